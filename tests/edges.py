@@ -1,15 +1,38 @@
-"""The test that spaces share: a space refuses what cannot work, by the name of the constraint, and nothing else."""
+"""What tests of spaces share: what a space refuses by the name of a constraint, and configs drawn from it."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from autotune.config import Config
 from autotune.machine import Machine
+from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.workloads import workload
+
+
+def sampled(
+    space: Space, task: Task[Any], count: int, without: frozenset[str] = frozenset(),
+    best: Callable[[Config], int] | None = None,
+) -> list[Config]:  # fmt: skip
+    """Valid configs drawn at random, the same ones each time; the modes in turn. Of eight each is the ``best``."""
+    rng, found = random.Random(7), list[Config]()
+    modes = [mode for mode in space.modes if mode not in without]
+    for number in range(count if modes else 0):
+        mode, valid = modes[number % len(modes)], list[Config]()
+        for _ in range(200 if best is None else 1600):
+            config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
+            if space.violation(config, task) is None:
+                valid.append(config)
+            if len(valid) == (1 if best is None else 8):
+                break
+        found += [min(valid, key=best)] if best and valid else valid
+    assert len({config["mode"] for config in found}) > 1 or min(count, len(modes)) < 2
+    return found
 
 
 class Edges:

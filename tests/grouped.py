@@ -9,11 +9,10 @@ import torch
 from autotune.heap.interpreter import mend_interpreter
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import scale_shapes
-from autotune.kernels.launching.plan import Compiled, compile_all
-from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, meta
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES
 from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
 from autotune.kernels.moe.grouped_space import GroupedTile
-from autotune.machine import Machine, machine
+from autotune.machine import machine
 
 TILE = GroupedTile(
     mode="none", block_m=16, block_n=32, block_k=32, group_m=2, num_warps=4, num_stages=2, loads="pointer",
@@ -87,23 +86,3 @@ def all_wrong(cases: list[dict[str, Any]]) -> list[float]:
     if machine().is_interpreter:
         mend_interpreter()
     return [wrong(case) for case in cases]
-
-
-def compiled(machine: Machine, case: dict[str, Any]) -> list[Compiled]:
-    """The kernel of a case, for a machine that this process compiles for."""
-    knobs = TILE.__class__(**{**vars(TILE), **case.get("knobs", {})})
-    dtype, n, k, experts, rows = case.get("dtype", "bf16"), 4096, 2048, 8, 1 << 14
-    kind, fp8 = OPERAND_DTYPES[dtype], dtype.startswith("fp8")
-    epilogue = case.get("epilogue", "none")
-    b = meta((experts, n, k), kind).transpose(1, 2) if case.get("b_order") == "nk" else meta((experts, k, n), kind)
-    operands = GroupedOperands(
-        meta((rows, k), kind), b, meta((experts + 1,), torch.int32), rows,
-        meta((rows,), torch.int32) if case.get("gather") else None, 8,
-        meta((rows,), torch.float32) if fp8 else None, meta((experts, n), torch.float32) if fp8 else None,
-        "row" if fp8 else "none",
-    )  # fmt: skip
-    c = meta((rows, n // 2 if epilogue != "none" else n), TORCH_DTYPES["bf16" if fp8 else dtype])
-    launch = grouped_gemm(
-        knobs, operands, c, dtype, machine.compute_units, epilogue=epilogue, halves=case.get("halves", True)
-    )
-    return compile_all([launch])

@@ -12,6 +12,12 @@ from autotune.machine import Machine, machine
 
 FP8 = {"dtype": "fp8", "b_order": "nk"}
 
+
+def sent(comm_programs: int, transfer_tokens: int, split: int, copy_kib: int) -> dict[str, int]:
+    """A step's numbers of the programs that send."""
+    return locals()
+
+
 ROUTINGS: list[dict[str, Any]] = [{"routing": "uniform"}, {"routing": "zipf", "exponent": 1.2}]
 
 

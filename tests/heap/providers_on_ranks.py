@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 
 def choice(settings: list[dict[str, str]]) -> dict[str, Any]:
-    """The heap for ranks with these environment variables, one dictionary for each rank; and what is logged."""
     os.environ.update(settings[dist.get_rank()])
     if os.environ.get("IRIS") == "missing":
         _without_iris()
@@ -36,9 +35,8 @@ def choice(settings: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def contract_without_iris(argument: Any) -> Any:
-    """The heap's contract, by kernels that have no Iris."""
     _without_iris()
-    found = _module(Path(__file__).with_name("on_ranks.py")).contract(argument)
+    found = _module(Path(__file__).with_name("test_contract.py")).contract(argument)
     assert sys.modules["autotune.heap.device"].iris.__name__ == "autotune.heap.remote"
     return found
 

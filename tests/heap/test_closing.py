@@ -47,7 +47,6 @@ class Iris:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process group of one."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield

@@ -27,7 +27,6 @@ GEMM = {"m": 32, "n": 64, "k": 64, "dtype": "fp16"}
 EXPERTS = {"tokens": 5, "hidden": 64, "experts": 4, "top_k": 2, "dtype": "fp16"}
 HEADS = {"batch": 1, "q_heads": 4, "kv_heads": 2, "head_dim": 64, "kv_len": 32, "page_size": 16, "dtype": "fp16"}
 LAUNCHES = ("protocol", "combine", "combine_site", "exchange")
-"""Words besides the mode by which other kernels run."""
 
 
 def problem(name: str) -> Any:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from every_mode import check_all, on_cpu, ranks_a_gpu, whole
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
+from autotune.heap import open_heap
 from autotune.kernels.flash_decode import reference
 from autotune.kernels.flash_decode.tensors import Tensors
 from autotune.machine import H100, Machine, machine
@@ -54,6 +56,10 @@ def few_configs(problem: Any, here: Machine, knobs: Knobs, count: int) -> list[C
 FP16 = {"dtype": "fp16"}
 LARGEST_CAP = {"soft_cap": LARGEST_DIMENSION}
 """It leaves logits as they are."""
+SCALED = [
+    {"batch": 1, "q_heads": 4, "kv_heads": 2, "kv_dtype": "fp8", "kv_scales": "head", "page_size": 16, **FP16},
+    {"batch": 2, "q_heads": 2, "kv_heads": 1, "kv_dtype": "fp8_e5m2", "kv_scales": "tensor", "soft_cap": 3},
+]
 WIDE = {"batch": 1, "q_heads": 2, "kv_heads": 1, "head_dim": 256, "kv_len": 20, "page_size": 24}
 LATENT = {"kv_heads": 1, "head_dim": 64, "rope": 32, "scale": 0.125}
 MLA = {**LATENT, "head_dim": 512, "rope": 64}
@@ -73,6 +79,8 @@ SMALL: Knobs = {
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
         (2, 1, {**LATENT, "batch": 2, "q_heads": 3, "kv_len": 37}),
         (2, {"fused"}, {**MLA, "batch": 1, "q_heads": 2, "kv_len": 21, "page_size": 64}),
+        *((2, {"bsp", "fused"}, {**fields, "head_dim": 64, "kv_len": 24}) for fields in SCALED),
+        *(whole(2, 1, {**fields, "head_dim": 64, "kv_len": 24}) for fields in SCALED),
         whole(2, 1, {**LATENT, "batch": 2, "q_heads": 4, "kv_len": 45, "page_size": 5, "result": "heads"}),
         whole(4, 1, WIDE),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
@@ -126,14 +134,12 @@ def test_a_rank_that_calls_alone_times_out_and_says_so(tmp_path: Path) -> None:
     default = WORKLOAD.default_config(Task(problem, here)).replace(protocol="signal")
     changes = ({}, {"protocol": "ll"}, {"protocol": "sentinel"}, {"exchange": "two_shot"})
     calls = [dict(default.replace(**change)) for change in changes]
-    file = Path(__file__).parent / "flash_decode_on_ranks.py"
-    alone, other = run_ranks(str(file), "call_alone", 2, tmp_path, argument=calls)
+    alone, other = run_ranks(__file__, "call_alone", 2, tmp_path, argument=calls)
     assert alone == [True] * len(calls)
     assert other == [False] * len(calls)
 
 
 def drawn(rng: random.Random, world_size: int) -> tuple[Any, list[Config]]:
-    """A problem with a latent cache, and configs whose loads have warps of their own."""
     problem = WORKLOAD.problem_type(
         batch=rng.randint(1, 140), q_heads=rng.choice((1, 3, 16, 24, 64, 96, 128)), kv_heads=1, head_dim=512, rope=64,
         kv_len=rng.choice((rng.randint(1, 300), rng.randint(300, 3000))), page_size=rng.choice((1, 3, 16, 64, 128)),
@@ -197,8 +203,7 @@ def test_lengths_differ_from_launch_to_launch_on_one_scratch(
         default = WORKLOAD.default_config(task).replace(block_n=16, num_warps=2, protocol="signal")
         WORKLOAD.space.check(default.replace(**changes), task)
         arguments.append((problem.as_dict(), dict(default.replace(**changes))))
-    file = Path(__file__).parent / "flash_decode_on_ranks.py"
-    for found in run_ranks(str(file), "replay_with_other_lengths", world_size, tmp_path, argument=arguments):
+    for found in run_ranks(__file__, "replay_with_other_lengths", world_size, tmp_path, argument=arguments):
         assert found == []
 
 
@@ -257,10 +262,82 @@ PAPER = {"q_heads": 96, "kv_heads": 12, "head_dim": 128, "dtype": "fp16"}
         {"batch": 9, "q_heads": 16, "kv_heads": 1, "head_dim": 128, "kv_len": 777, "result": "heads"},
         {**MLA, "batch": 4, "q_heads": 64, "kv_len": 5000, "page_size": 64},
         {**MLA, "batch": 3, "q_heads": 16, "kv_len": 2049, "kv_dtype": "fp8", "kv_scales": "tensor"},
+        *({**PAPER, "batch": 3, "kv_len": 8000, "page_size": 16, "dtype": "bf16", "kv_dtype": kind, "kv_scales": scales}
+          for kind, scales in itertools.product(("fp8", "fp8_e5m2"), ("head", "tensor"))),
     ],
     ids=lambda sizes: "-".join(str(value) for value in sizes.values()),
-)
+)  # fmt: skip
 def test_every_mode_is_right_on_gpus(ranks: int, sizes: dict[str, Any]) -> None:
     here = machine()
     problem = WORKLOAD.problem_type(world_size=ranks * here.gpus, **sizes)
     check_all(WORKLOAD, problem, few_configs(problem, here, LARGE, 5), MODES)
+
+
+SPINS = 40
+
+
+def call_alone(configs: list[dict[str, Any]]) -> list[bool]:
+    """True if rank 0 timed out, for each config: the others set it up and do not call."""
+    found = workload("flash_decode")
+    problem = found.problem_type(batch=1, q_heads=2, kv_heads=1, head_dim=64, kv_len=40, world_size=2)
+    heap = open_heap(found.heap_bytes(problem))
+    operation = found.operation(Task(problem, machine()), heap, SPINS)
+    timed_out = []
+    for values in configs:
+        run = operation.prepare(Config(values))
+        operation.refresh(1)
+        heap.barrier()
+        if dist.get_rank() == 0:
+            run()
+        heap.barrier()
+        timed_out.append(operation.timed_out())
+    return timed_out
+
+
+CALLS = 3
+
+FAR_FROM_ONE = (2.0**-70, 1.0, 2.0**40)
+"""Factors of queries that have the exponents for it: every key weighs as much, or one alone."""
+
+
+def replay_with_other_lengths(given: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
+    """The calls with a wrong result, of problems and their configs, each with its lengths."""
+    found, rng, wrong = workload("flash_decode"), random.Random(dist.get_rank()), []
+    for number, (sizes, values) in enumerate(given):
+        problem = found.problem_type.from_dict(sizes)
+        heap = open_heap(found.heap_bytes(problem))
+        operation: Any = found.operation(Task(problem, machine()), heap, 1 << 20)
+        run = operation.prepare(Config(values))
+        operation.refresh(number)
+        operation._lengths = [drawn_lengths(rng, problem.batch, problem.kv_len) for _ in range(CALLS)]
+        operation._queries = operation._queries[[call % 3 for call in range(CALLS)]]
+        if problem.dtype == "bf16":
+            operation._queries *= torch.tensor(FAR_FROM_ONE).to(operation._queries)[:, None, None, None]
+        operation._references = operation._gathered_references()
+        operation.poison()
+        heap.barrier()
+        results = []
+        for call in range(CALLS):
+            operation.put(call)
+            run()
+            results.append(operation.outputs()[0].clone())
+        heap.barrier()
+        allowed = found.tolerance_of(Task(problem, machine()), Config(values)).overall
+        for call, result in enumerate(results):
+            error = operation.error_of([result], call)
+            if not error.overall <= allowed:
+                wrong.append(f"{values}: call {call} of {[each.tolist() for each in operation._lengths]}: {error}")
+        heap.close()
+    return wrong
+
+
+def drawn_lengths(rng: random.Random, batch: int, longest: int) -> torch.Tensor:
+    kinds = [
+        lambda: longest, lambda: 0, lambda: rng.randint(0, longest), lambda: rng.randint(0, 2),
+        lambda: rng.choice((0, 0, longest)), lambda: rng.choice((1, 16, 17, 32, 64)),
+    ]  # fmt: skip
+    length = rng.choice(kinds)
+    lengths = [min(length(), longest) for _ in range(batch)]
+    if rng.random() < 0.3:
+        lengths[rng.randrange(batch)] = longest
+    return torch.tensor(lengths, dtype=torch.int32)

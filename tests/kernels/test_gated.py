@@ -57,42 +57,31 @@ class TestGated(EveryModeTests):
     ]
 
     def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
-        """A result in fp8 has scales of whole tiles."""
         return [{**SMALL, "block_n": 256}] if problem.quantised and steps is self.steps else steps
 
     def modes_of(self, problem: Any, here: Machine) -> set[str]:
         return self.modes - ({"pull"} if problem.gathered else set())
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"m": 10, "n": 96, "k": 64, "bias": True},
-        whole({"m": 32, "n": 96, "k": 72, "dtype": "fp32"}),
-        whole({"m": 9, "n": 160, "k": 64, "dtype": "fp16", "layout": "k"}),
-    ],
-    ids=lambda fields: "-".join(map(str, fields.values())),
-)
-def test_halves_of_rows_are_right_by_tma(fields: dict[str, Any]) -> None:
-    """Two tiles of B, each with its sum; the last ones are ragged."""
-    problem = WORKLOAD.problem_type(world_size=2, epilogue="swiglu", b_order="kn", **fields)
-    configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each.get("loads") == "tma"]
-    check_all(WORKLOAD, problem, few(problem, configs, 1), {"push", "pull_staged"})
+KINDS = [
+    {},
+    whole({"dtype": "fp32", "m": 32, "k": 72}),
+    whole({"dtype": "fp16", "layout": "k"}),
+    whole({"b_order": "nk"}),
+]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", whole("fp32")])
-@pytest.mark.parametrize("b_order", ["kn", whole("nk")])
-def test_tma_is_valid_where_it_is_right(dtype: str, b_order: str) -> None:
+@pytest.mark.parametrize("fields", [*KINDS, whole({"b_order": "nk", "dtype": "fp32"})], ids=str)
+def test_halves_are_right_by_tma_where_it_is_valid(fields: dict[str, Any]) -> None:
     """However wide a rank's B is: its rows, their halves and C's rows are multiples of 16 bytes, or there is no TMA."""
+    sizes = {"m": 10, "k": 64, "b_order": "kn", "out_dtype": "fp32", "bias": True, "world_size": 2}
     by_tma = set()
     for width in (20, 24, 40, 48, 50):
-        problem = WORKLOAD.problem_type(
-            m=10, n=2 * width, k=64, epilogue="swiglu", b_order=b_order, dtype=dtype, out_dtype="fp32", world_size=2
-        )
+        problem = WORKLOAD.problem_type(**sizes | fields, n=2 * width, epilogue="swiglu")
         configs = [each for each in variants(WORKLOAD, problem, on_cpu(), TILES) if each.get("loads") == "tma"]
         check_all(WORKLOAD, problem, few(problem, configs, 1), set())
-        by_tma |= {width} if configs else set()
-    assert by_tma >= {48}
+        by_tma |= {(width, each["mode"]) for each in configs}
+    assert by_tma >= {(48, "push"), (48, "pull_staged")}
 
 
 @pytest.mark.parametrize("epilogue", ["swiglu", "geglu", "geglu_tanh"])

@@ -11,7 +11,6 @@ from gather_tiles import SMALL
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
 
 ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk", "residual": True}
-"""Rows and depth per rank, as all of them."""
 
 GPU_TILES = [
     {

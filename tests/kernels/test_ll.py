@@ -52,9 +52,7 @@ def test_each_call_has_its_own_rows(tmp_path: Path) -> None:
 
 
 def test_a_flag_is_of_one_launch_when_the_epoch_wraps_around(tmp_path: Path) -> None:
-    """As an int32, and as the epoch counter holds it. Places of rows lie in one slot, so the flags of two launches in a
-    row must differ.
-    """
+    """As an int32, and in the epoch counter. Places of rows lie in one slot: successive flags must differ."""
     ends = [1 << 32, 1 << (63 - EPOCH_SHIFT.value)]
     assert run_ranks(__file__, "calls_around_ends", 1, tmp_path, argument=ends) == [[[True] * 4] * len(ends)]
 
@@ -65,9 +63,7 @@ def calls_around_ends(ends: list[int]) -> list[list[bool]]:
 
 
 def _calls_around(end: int, heap: SymmetricHeap) -> list[bool]:
-    """For the last two launches before an epoch, and the first two from it on, if the result is right. Tokens have
-    experts that they lacked in the launch before, and the other way round.
-    """
+    """True for each right call around an epoch's end; tokens have experts that they lacked in the launch before."""
     problem = MoeCombine(tokens=4, hidden=64, experts=2, top_k=2, world_size=1, dtype="fp32")
     config = Config({
         "mode": "push", "peer_order": "rotate", "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1,
@@ -94,7 +90,6 @@ def _calls_around(end: int, heap: SymmetricHeap) -> list[bool]:
 
 
 def wrong_calls(argument: Any = None) -> int:
-    """Calls that give anything but their own rows, each call's another number."""
     heap = open_heap(64 << 20, dist.new_group(backend="gloo"))
 
     def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from compile_worker import DEADLINE, Compilers, assembly
 from every_mode import whole
-from mixture import MixtureTests
+from mixture import MixtureTests, sent
 
 from autotune.config import Config
 from autotune.machine import H100
@@ -20,27 +20,24 @@ class TestMoeCombine(MixtureTests):
     modes = {"bsp", "push", "pull", "one_shot"}
 
     steps = [
-        {"comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "num_warps": 4},
-        {"comm_programs": 2, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "num_warps": 8},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "num_warps": 4},
+        {**sent(2, 2, 1, 1), "num_warps": 4},
+        {**sent(1, 4, 2, 1), "num_warps": 4},
+        {**sent(2, 1, 1, 2), "num_warps": 8},
+        {**sent(1, 1, 1, 1), "num_warps": 4},
     ]
     gpu_steps = [
-        {"comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "num_warps": 8},
-        {"comm_programs": 64, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "num_warps": 8},
-        {"comm_programs": 128, "transfer_tokens": 4, "split": 2, "copy_kib": 8, "num_warps": 16},
-        {"comm_programs": 2, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "num_warps": 4},
+        {**sent(16, 1, 4, 2), "num_warps": 8},
+        {**sent(64, 8, 1, 16), "num_warps": 8},
+        {**sent(128, 4, 2, 8), "num_warps": 16},
+        {**sent(2, 1, 1, 4), "num_warps": 4},
+        {**sent(1, 1, 1, 1), "num_warps": 4},
     ]
     small = [
         (1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "dtype": "fp32", "deterministic": True}, 4),
         (2, {"tokens": 5, "hidden": 72, "experts": 4, "top_k": 2, "routing": "zipf", "exponent": 1.0}, 4),
         (3, {"tokens": 2, "hidden": 72, "experts": 3, "top_k": 1, "dtype": "fp16"}, {"push", "pull", "one_shot"}),
         (4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 2}, {"push", "one_shot"}),
-        whole(2, {"tokens": 7, "hidden": 136, "experts": 8, "top_k": 3, "routing": "zipf", "exponent": 1.0}, 4),
-        whole(2, {"tokens": 4, "hidden": 64, "experts": 8, "top_k": 8, "dtype": "fp32", "deterministic": True}, 4),
         whole(3, {"tokens": 4, "hidden": 200, "experts": 3, "top_k": 1, "dtype": "fp16"}, 4),
-        whole(4, {"tokens": 1, "hidden": 128, "experts": 16, "top_k": 4}, 5),
     ]
     large = [
         {"tokens": 1, "hidden": 7168, "experts": 64, "top_k": 8},

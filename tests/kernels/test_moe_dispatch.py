@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from every_mode import whole
-from mixture import MixtureTests
+from mixture import MixtureTests, sent
 
 
 class TestMoeDispatch(MixtureTests):
@@ -12,15 +12,15 @@ class TestMoeDispatch(MixtureTests):
     count = 3
 
     steps = [
-        {"comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "layout_rows": 4, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "layout_rows": 1, "num_warps": 4},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 2, "layout_rows": 2, "num_warps": 8},
+        {**sent(2, 2, 1, 1), "layout_rows": 4, "num_warps": 4},
+        {**sent(1, 4, 2, 1), "layout_rows": 1, "num_warps": 4},
+        {**sent(1, 1, 1, 2), "layout_rows": 2, "num_warps": 8},
     ]
     gpu_steps = [
-        {"comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "layout_rows": 1, "num_warps": 8},
-        {"comm_programs": 32, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "layout_rows": 4, "num_warps": 8},
-        {"comm_programs": 8, "transfer_tokens": 16, "split": 2, "copy_kib": 8, "layout_rows": 2, "num_warps": 16},
-        {"comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "layout_rows": 1, "num_warps": 4},
+        {**sent(16, 1, 4, 2), "layout_rows": 1, "num_warps": 8},
+        {**sent(32, 8, 1, 16), "layout_rows": 4, "num_warps": 8},
+        {**sent(8, 16, 2, 8), "layout_rows": 2, "num_warps": 16},
+        {**sent(1, 1, 1, 4), "layout_rows": 1, "num_warps": 4},
     ]
     small = [
         (1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "dtype": "fp32"}, 3),
@@ -28,12 +28,9 @@ class TestMoeDispatch(MixtureTests):
         (3, {"tokens": 2, "hidden": 72, "experts": 3, "top_k": 1, "dtype": "fp16"}, {"push", "pull"}),
         (4, {"tokens": 1, "hidden": 64, "experts": 8, "top_k": 2}, {"push", "pull"}),
         (2, {"tokens": 3, "hidden": 33 * 128, "experts": 4, "top_k": 2, "dtype": "fp8", "scales": "block"}, 3),
-        whole(2, {"tokens": 7, "hidden": 136, "experts": 8, "top_k": 3, "routing": "zipf", "exponent": 1.0}, 12),
         whole(2, {"tokens": 9, "hidden": 80, "experts": 8, "top_k": 3, "dtype": "fp8", "scales": "row"}, 6),
         whole(3, {"tokens": 5, "hidden": 384, "experts": 3, "top_k": 1, "dtype": "fp8", "scales": "block"}, 6),
-        whole(2, {"tokens": 9, "hidden": 64, "experts": 8, "top_k": 8, "dtype": "fp32"}, 3),
         whole(3, {"tokens": 4, "hidden": 200, "experts": 3, "top_k": 1, "dtype": "fp16"}, 3),
-        whole(4, {"tokens": 1, "hidden": 128, "experts": 16, "top_k": 4}, 3),
     ]
     large = [
         {"tokens": 1, "hidden": 7168, "experts": 64, "top_k": 8},

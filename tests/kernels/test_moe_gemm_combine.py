@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from every_mode import whole
-from mixture import FP8, GroupedTests
+from mixture import FP8, GroupedTests, sent
 
 TILE = {
     "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_warps": 4, "num_stages": 2, "sum_warps": 4,
@@ -23,26 +23,17 @@ class TestMoeGemmCombine(GroupedTests):
 
     # fmt: off
     steps = [
-        {**TILE, "comm_programs": 2, "transfer_tokens": 2, "split": 1, "copy_kib": 1, "column_groups": 2,
-         "programs_per_unit": 1},
-        {**TILE, "comm_programs": 1, "transfer_tokens": 4, "split": 2, "copy_kib": 1, "column_groups": 1,
-         "programs_per_unit": 2},
-        {**TILE, "comm_programs": 2, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "column_groups": 4,
-         "programs_per_unit": 1},
-        {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "column_groups": 1,
-         "programs_per_unit": 1},
+        {**TILE, **sent(2, 2, 1, 1), "column_groups": 2, "programs_per_unit": 1},
+        {**TILE, **sent(1, 4, 2, 1), "column_groups": 1, "programs_per_unit": 2},
+        {**TILE, **sent(2, 1, 1, 1), "column_groups": 4, "programs_per_unit": 1},
+        {**TILE, **sent(1, 1, 1, 1), "column_groups": 1, "programs_per_unit": 1},
     ]
     gpu_steps = [
-        {**FEW, "comm_programs": 16, "transfer_tokens": 1, "split": 4, "copy_kib": 2, "column_groups": 1,
-         "programs_per_unit": 2},
-        {**MANY, "comm_programs": 16, "transfer_tokens": 8, "split": 1, "copy_kib": 16, "column_groups": 4,
-         "programs_per_unit": 1},
-        {**MANY, "comm_programs": 32, "transfer_tokens": 4, "split": 2, "copy_kib": 8, "column_groups": 8,
-         "programs_per_unit": 1},
-        {**FEW, "comm_programs": 2, "transfer_tokens": 1, "split": 1, "copy_kib": 4, "column_groups": 2,
-         "programs_per_unit": 1},
-        {**TILE, "comm_programs": 1, "transfer_tokens": 1, "split": 1, "copy_kib": 1, "column_groups": 1,
-         "programs_per_unit": 1},
+        {**FEW, **sent(16, 1, 4, 2), "column_groups": 1, "programs_per_unit": 2},
+        {**MANY, **sent(16, 8, 1, 16), "column_groups": 4, "programs_per_unit": 1},
+        {**MANY, **sent(32, 4, 2, 8), "column_groups": 8, "programs_per_unit": 1},
+        {**FEW, **sent(2, 1, 1, 4), "column_groups": 2, "programs_per_unit": 1},
+        {**TILE, **sent(1, 1, 1, 1), "column_groups": 1, "programs_per_unit": 1},
     ]
     small = [
         (2, {"tokens": 3, "hidden": 40, "experts": 4, "top_k": 2, "width": 40, "b_order": "kn", "dtype": "fp32",
@@ -54,9 +45,6 @@ class TestMoeGemmCombine(GroupedTests):
         (2, {"tokens": 3, "hidden": 144, "experts": 4, "top_k": 2, "width": 256, **FP8, "scales": "block"}, 4),
         whole(1, {"tokens": 5, "hidden": 72, "experts": 3, "top_k": 2, "width": 40}, 4),
         whole(3, {"tokens": 2, "hidden": 72, "experts": 6, "top_k": 3, "width": 40, "dtype": "fp16"}, 4),
-        whole(2, {"tokens": 5, "hidden": 136, "experts": 4, "top_k": 3, "width": 40, "b_order": "kn"}, 4),
-        whole(2, {"tokens": 5, "hidden": 64, "experts": 8, "top_k": 8, "width": 40, "dtype": "fp32"}, 4),
-        whole(4, {"tokens": 1, "hidden": 64, "experts": 16, "top_k": 4, "width": 40, "deterministic": True}, 4),
     ]
     # fmt: on
     large = [

@@ -23,7 +23,6 @@ def file(folder: Path, text: str) -> Path:
 
 
 def problem(counts: list[float], **fields: Any) -> ExpertsProblem:
-    """Recorded, on one rank."""
     given = {"tokens": 4000, "hidden": 8, "experts": len(counts), "top_k": 1, "world_size": 1, **fields}
     return ExpertsProblem(**given, routing="recorded", histogram=histogram_text(counts))
 

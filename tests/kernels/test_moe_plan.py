@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from every_mode import whole
 from ranks_of_functions import run_ranks
 
-from autotune.errors import InvalidProblem
-from autotune.kernels.moe.histogram import histogram_text
-from autotune.kernels.moe.problem import ExpertsProblem
+from autotune.heap import open_heap
+from autotune.heap.status import new_status
+from autotune.kernels.launching.plan import Launch
+from autotune.kernels.moe.plan import plan_kernel
+from autotune.kernels.moe.problem import SLOTS, ExpertsProblem
 from autotune.kernels.moe.routing import Routing, drawn_routing, planned, reached_ranks, typical_routing
-
-FILE = str(Path(__file__).with_name("moe_on_ranks.py"))
 
 
 def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
-    """Random small problems, and ways to launch them."""
     rng = random.Random(seed)
     cases = []
     for number in range(count):
@@ -47,7 +47,7 @@ def drawn_cases(world_size: int, count: int, seed: int) -> list[dict[str, Any]]:
 def test_plans_are_torchs(world_size: int, count: int, seed: int, gpu: bool, tmp_path: Path) -> None:
     """Of the seeds one draws small cases, in one or in several steps."""
     cases = drawn_cases(world_size, count, seed)
-    found = run_ranks(FILE, "plans", world_size, tmp_path, gpu=gpu, argument=cases)
+    found = run_ranks(__file__, "plans", world_size, tmp_path, gpu=gpu, argument=cases)
     assert found == [[True] * len(cases)] * world_size
 
 
@@ -66,7 +66,6 @@ def test_other_routings_differ_in_the_inputs_alone_and_one_has_an_expert_that_al
 
 
 def test_the_reference_lists_each_pair_once_where_its_expert_is() -> None:
-    """Said once more in plain Python, pair by pair."""
     problem = ExpertsProblem(tokens=9, hidden=8, experts=6, top_k=3, world_size=3)
     routing = drawn_routing(problem, torch.device("cpu"), 7, "holes")
     for rank in range(3):
@@ -169,25 +168,68 @@ def test_a_token_never_has_an_expert_twice_and_gates_are_shares_of_one_or_zero()
         assert bool((zero & torch.signbit(drawn.gates)).any() and (zero & ~torch.signbit(drawn.gates)).any())
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"experts": 7}, "experts=7"),
-        ({"hidden": 20}, "hidden=20"),
-        ({"top_k": 9}, "top_k=9"),
-        ({"experts": 2048}, "experts=2048"),
-        ({"exponent": 1.0}, "exponent"),
-        ({"routing": "zipf"}, "exponent"),
-        ({"routing": "hot"}, "routing='hot'"),
-        ({"routing": "recorded"}, "histogram"),
-        ({"histogram": histogram_text(range(8))}, "histogram"),
-        ({"routing": "recorded", "histogram": histogram_text(range(7))}, "experts=8"),
-        ({"routing": "recorded", "histogram": "counts"}, "recorded_histogram"),
-        ({"routing": "recorded", "histogram": 3}, "histogram=3"),
-        ({"routing": "recorded", "exponent": 1.0}, "exponent"),
-    ],
-)
-def test_what_does_not_fit_is_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidProblem) as refused:
-        ExpertsProblem(**{"tokens": 4, "hidden": 8, "experts": 8, "top_k": 2, "world_size": 2, **fields})
-    assert told in str(refused.value)
+SPIN_LIMIT = 1 << (26 if torch.cuda.is_available() else 14)
+"""Polls. On GPUs a rank compiles for seconds while the other one waits for its routing."""
+
+
+def plans(cases: list[dict[str, Any]]) -> list[bool]:
+    """For each case whether the plans of several launches in a row, each with other routing, are all as in torch."""
+    heap = open_heap(16 << 20, dist.new_group(backend="gloo"))
+    found = []
+    for case in cases:
+        mark = heap.mark()
+        problem = ExpertsProblem(hidden=8, world_size=heap.world_size, **case["problem"])
+        found.append(_right(heap, problem, case["seed"], **case["launch"]))
+        heap.barrier()
+        heap.release(mark)
+    return found
+
+
+def _right(heap: Any, problem: ExpertsProblem, seed: int, *, parts: int, ll: bool, step: int) -> bool:
+    world, pairs, device = problem.world_size, problem.tokens * problem.top_k, heap.device
+    inbox = heap.allocate((SLOTS, world, 2, pairs), torch.int64 if ll else torch.int32).zero_()
+    arrivals = heap.allocate((SLOTS, world), torch.int32).zero_()
+    epoch, status = heap.allocate((1,), torch.int64).zero_(), new_status(heap)
+    ids = torch.empty(problem.tokens, problem.top_k, dtype=torch.int32, device=device)
+    gates = torch.empty(problem.tokens, problem.top_k, device=device)
+    offsets = torch.empty(problem.local_experts + 1, dtype=torch.int32, device=device)
+    listed = torch.empty(problem.capacity, dtype=torch.int32, device=device)
+    listed_gates = torch.empty(problem.capacity, device=device)
+    own_rows = torch.empty(problem.local_experts, 2, dtype=torch.int32, device=device)
+    heap.barrier()
+    launch = Launch(
+        plan_kernel, parts + problem.local_experts,
+        {"ids": ids, "gates": gates, "offsets": offsets, "listed": listed, "listed_gates": listed_gates,
+         "own_rows": own_rows, "inbox": inbox, "arrivals": arrivals, "pairs": pairs, "local": problem.local_experts,
+         "capacity": problem.capacity, "parts": parts, "rank": heap.rank, "heap_bases": heap.bases,
+         "epoch_counter": epoch, "status": status, "spin_limit": SPIN_LIMIT, "WORLD": world, "LL": ll, "STEP": step},
+        {"num_warps": 4},
+    )  # fmt: skip
+    right = []
+    for number, kind in enumerate(("plain", "holes", "one expert", "plain")):
+        routing = drawn_routing(problem, device, seed + number, kind)
+        ids.copy_(routing.ids[heap.rank])
+        gates.copy_(routing.gates[heap.rank])
+        for each in (offsets, listed, listed_gates, own_rows):
+            each.fill_(-1)
+        launch.run()
+        right.append(_agrees(problem, routing, heap.rank, offsets, listed, listed_gates, own_rows))
+    return all(right) and not status[0].item()
+
+
+def _agrees(problem: ExpertsProblem, routing: Routing, rank: int, *found: torch.Tensor) -> bool:
+    """True if all rows that exist are the reference's, no others were written, and own rows are this rank's tokens."""
+    expected = planned(problem, routing, rank)
+    rows = int(expected.offsets[-1])
+    offsets, pairs, gates, own_rows = found
+    begin, end = own_rows.long().unbind(1)
+    row = torch.arange(len(pairs), device=pairs.device)
+    listed_as_own = ((row >= begin[:, None]) & (row < end[:, None])).any(0)
+    own = (row < rows) & (expected.pairs // (problem.tokens * problem.top_k) == rank)
+    return (
+        torch.equal(offsets, expected.offsets)
+        and torch.equal(listed_as_own, own)
+        and torch.equal(pairs[:rows], expected.pairs[:rows])
+        and torch.equal(gates[:rows], expected.gates[:rows])
+        and bool((pairs[rows:] == -1).all())
+    )

@@ -39,7 +39,6 @@ def described(tensor: torch.Tensor, *block: int) -> TensorDescriptor:
 
 
 def errors(cases: list[dict[str, Any]]) -> list[float]:
-    """On a rank: the relative error of each case."""
     found = []
     for case in cases:
         n, block_n, halves, scales = case["n"], case["block_n"], case["halves"], case["scales"]

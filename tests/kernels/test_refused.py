@@ -43,7 +43,6 @@ TABLE: dict[str, tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = {
         ({**FP8, "b_order": "kn", "scales": "row", "hidden": 16}, "transposed"),
     ]),
 }  # fmt: skip
-"""By workload a problem, and changes of it with a word of the refusal."""
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,11 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def rungs(name: str, problem: Any, config: Config) -> dict[str, Config]:
-    """Those of our own kernels."""
     found, _ = ladder_of(workload(name), Task(problem, machine()), config, config)
     return {letter: found[letter] for letter in "BDF" if letter in found}
 
 
 def overlapping(name: str, task: Task[Any]) -> Config:
-    """The first config of a mode that has rungs of its own."""
     found = workload(name)
     return next(config for config in found.first_configs(task) if config["mode"] in found.overlapping)
 
@@ -45,8 +43,10 @@ def test_every_rung_is_right_under_the_interpreter(name: str) -> None:
     default = found.default_config(Task(problem, here))
     first, second = (rungs(name, problem, each) for each in (default, default.replace(**OTHERS[name])))
     assert {"B", "D"} <= set(first) == set(second) | ({"F"} if name == "all_gather_gemm" else set())
-    configs = [*(config.replace(**_dose(letter)) for letter, config in first.items()), second["B"]]
-    check_all(found, problem, configs, {str(default["mode"])})
+    # Empty launches are launched in between without harm, the library's too.
+    doses = [first.pop("B"), found.baselines(Task(problem, here))["bsp eager"]]
+    configs = [*(config.replace(empty_launches=2) for config in doses), *first.values(), second["B"]]
+    check_all(found, problem, configs, {str(default["mode"]), "bsp"})
 
 
 def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path) -> None:
@@ -64,20 +64,6 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
         argument = {"problem": SMALL["all_gather_gemm"], "config": dict(config)}
         assert run_ranks(file, "bytes_of_peers_shard", 2, folder, argument=argument) == [columns * whole] * 2
     assert isinstance(found.rungs(Task(problem, here), one.replace(block_n=16))["F"], str), "why not"
-
-
-def _dose(letter: str) -> dict[str, int]:
-    """Empty launches are launched in between without harm."""
-    return {"empty_launches": 2} if letter == "B" else {}
-
-
-def test_the_library_takes_empty_launches_too() -> None:
-    here = on_cpu()
-    for name, fields in SMALL.items():
-        found = workload(name)
-        problem = found.problem_type.from_dict({**fields, "world_size": 2})
-        baseline = found.baselines(Task(problem, here))["bsp eager"]
-        check_all(found, problem, [baseline.replace(empty_launches=2)], {"bsp"})
 
 
 LARGE: dict[str, list[dict[str, Any]]] = {

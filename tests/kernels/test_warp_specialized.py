@@ -33,7 +33,6 @@ WORKLOAD = workload("all_gather_gemm")
 
 
 def drawn(rng: random.Random, world_size: int) -> tuple[Any, Config]:
-    """A problem with sizes off every tile, and a valid config."""
     kind = rng.choice(KINDS)
     by_blocks = kind.get("scales") == "block"
     columns = 128 * rng.randint(1, 25) if by_blocks and "epilogue" in kind else 16 * rng.randint(8, 200)
@@ -65,7 +64,6 @@ def test_no_barrier_is_made_that_nothing_waits_for(consumers: str, more: int, co
 @pytest.mark.gpu(2, each=True)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 100))])
 def test_random_problems_are_right_on_gpus(seed: int) -> None:
-    """10 problems a seed: 1,000 with the slow ones."""
     if machine().arch != H100.arch:
         pytest.skip(f"warp specialization is for {H100.arch}")
     rng = random.Random(seed)

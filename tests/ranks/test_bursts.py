@@ -56,7 +56,6 @@ class Told:
 def burst_events(
     monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, count: int = 3, device: str = "cpu"
 ) -> list[list[str]]:
-    """A rank's events in bursts of two calls, one of each kind, and then again."""
     told: Any = Told()
     monkeypatch.setattr(bursts_module, "first_poll_held", told.held)
     monkeypatch.setattr(bursts_module, "time", told)
@@ -82,7 +81,6 @@ def burst_events(
 
 
 def simulate_gpu(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    """A hundred multiprocessors; crowds beside the calls are told."""
 
     class Crowd:
         def __init__(self, kernel: Any, programs: int, arguments: dict[str, int], options: dict[str, int]) -> None:
@@ -106,7 +104,6 @@ LATE = ["put", f"sleep {PAUSE}", f"held {HELD * PAUSE}", "run", "put", f"sleep {
 
 
 def test_each_interpreted_rank_is_late_in_its_turn_and_is_held_once_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a seed of 1: rank 1, then 2, then 0."""
     for rank, turn in ((1, 0), (2, 1), (0, 2)):
         events = burst_events(monkeypatch, rank, 3, count=9)
         assert events[0] == [f"sleep {0.25 * ((rank + 1) % 3)}", *FREE]

@@ -34,8 +34,6 @@ CONFIG = Config({"mode": "bsp", "launch": "eager"})
 
 
 class Ranks(AllRanks):
-    """Two ranks that note requests and reply ever slower times, without an error."""
-
     workload, problem, machine, warm_call = FOUND, PROBLEM, LAPTOP, ""
 
     def __init__(self, scale: float = 1.0, host: float = 0.0) -> None:

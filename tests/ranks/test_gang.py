@@ -55,9 +55,7 @@ def test_the_parts_are_measured_and_no_time_of_the_host() -> None:
 
 @pytest.fixture
 def other_code(tmp_path: Path) -> Path:
-    """A folder with a copy of the package, compiled as far as this one is, whose kernels differ from those of this
-    process.
-    """
+    """A folder with a copy of the package whose kernels differ."""
     package = tmp_path / "checkout" / "autotune"
     shutil.copytree(Path(autotune.__file__).parent, package)
     device = package / "kernels" / "all_gather_gemm" / "device.py"
@@ -99,24 +97,16 @@ with Gang(found, Task(found.problem_type(m=32, n=64, k=64, world_size=2), machin
 """
 
 
-def driver(folder: Path, checkout: Path) -> subprocess.Popen[str]:
-    """A program in a checkout: its ranks are that checkout's, else they would end the run."""
-    command, environment = [sys.executable, "-c", DRIVER], {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout)
-
-
-def pids_of(process: subprocess.Popen[str]) -> list[int]:
-    assert process.stdout is not None
-    return [int(word) for word in process.stdout.readline().split()]
-
-
 def test_a_killed_driver_in_a_checkout_takes_its_ranks_with_it_and_the_next_one_sweeps_its_folder(
     tmp_path: Path, other_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    with driver(folder, other_code) as killed:
-        pids = pids_of(killed)
+    command, settings = [sys.executable, "-c", DRIVER], {**os.environ, "TMPDIR": str(folder)}
+    # Its ranks are the other checkout's, as it is, else they would end the run.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings, cwd=other_code) as killed:
+        assert killed.stdout is not None
+        pids = [int(word) for word in killed.stdout.readline().split()]
         killed.send_signal(signal.SIGKILL)
     assert len(pids) == 2 and all(gone(pid, within=300) for pid in pids)
     assert len(list(folder.iterdir())) == 1, "nobody was left to remove it"

@@ -35,7 +35,6 @@ ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The otherwise empty place of the gang's folder."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

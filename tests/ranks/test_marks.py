@@ -16,7 +16,6 @@ A = torch.ones(4, 4)
 
 
 def launch(name: str) -> None:
-    """Call Triton's hooks, as a kernel's launch on a GPU does."""
     launched = LazyDict({"name": name})
     knobs.runtime.launch_enter_hook(launched)
     knobs.runtime.launch_exit_hook(launched)

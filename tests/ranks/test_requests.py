@@ -90,8 +90,6 @@ class Bench:
 
 
 class Alone(Rank):
-    """A rank on a bench, with the small problem."""
-
     def __init__(self, bench: Bench, machine: Any = H100) -> None:
         self._heap: Any = bench
         self._stopwatch: Any = bench

@@ -82,7 +82,6 @@ class Simulated(Stopwatch):
         return self.host
 
     def call(self, enqueueing: Callable[[int], float], working: Callable[[int], float]) -> Callable[[], None]:
-        """A call that takes these seconds, by its number."""
         self.made = 0
 
         def run() -> None:

@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import statistics
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 from ranks_of_functions import run_ranks
 
 from autotune.config import Config
+from autotune.errors import MissedBarrier
+from autotune.heap import open_heap
+from autotune.kernels.launching.empty import empty_launches
 from autotune.machine import machine
 from autotune.outcome import Outcome
+from autotune.ranks.clocks import clocks_of
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
-from autotune.ranks.measure import FEW_HOST_CALLS
+from autotune.ranks.measure import BACK_TO_BACK_FROM, FEW_HOST_CALLS, HOST_AHEAD_FROM, Stopwatch
 from autotune.task import Task
 from autotune.workloads import workload
 
-ON_RANKS = str(Path(__file__).parent / "stopwatch_on_ranks.py")
 
-
-def test_a_timing_starts_clean_after_missed_barriers(tmp_path: Path) -> None:
-    for counters in run_ranks(ON_RANKS, "missed_before", 2, tmp_path, seconds=270):
-        assert counters == [0] * 4
-
-
-def test_a_timing_in_which_a_rank_did_not_come_says_so(tmp_path: Path) -> None:
-    first, second = run_ranks(ON_RANKS, "missed_meanwhile", 2, tmp_path, seconds=270)
-    assert "missed the barrier" in first
-    assert second == "measured", "it came to all barriers that it knew of"
+def test_a_timing_says_that_a_rank_did_not_come_and_the_next_one_starts_clean(tmp_path: Path) -> None:
+    first, second = run_ranks(__file__, "missed", 2, tmp_path, seconds=270)
+    assert first[0] == second[0] == [0] * 4
+    assert "missed the barrier" in first[1]
+    assert second[1] == "measured", "it came to all barriers that it knew of"
 
 
 def test_clocks_of_other_hosts_are_compared(tmp_path: Path) -> None:
-    *here, there = run_ranks(ON_RANKS, "clocks", 3, tmp_path, argument=1e6, seconds=270)
+    *here, there = run_ranks(__file__, "clocks", 3, tmp_path, argument=1e6, seconds=270)
     assert here == [[0.0, 0.0]] * 2, "one host has one clock"
     assert there == [pytest.approx(1e6, abs=0.05)] * 2
 
 
 @pytest.mark.parametrize("gpu", [False, pytest.param("one", marks=pytest.mark.gpu)], ids=["interpreter", "GPU"])
 def test_all_ranks_time_a_call_in_the_same_way_however_long_each_finds_it(tmp_path: Path, gpu: bool | str) -> None:
-    first, second = run_ranks(ON_RANKS, "near_the_thresholds", 2, tmp_path, gpu=gpu, seconds=270)
+    first, second = run_ranks(__file__, "near_the_thresholds", 2, tmp_path, gpu=gpu, seconds=270)
     assert first[:2] == second[:2] == [[False, FEW_HOST_CALLS], [True, FEW_HOST_CALLS]]
     assert first[2:] == second[2:] == ([2 + 3 + FEW_HOST_CALLS] if gpu else [])
 
@@ -48,7 +54,7 @@ def test_all_ranks_time_a_call_in_the_same_way_however_long_each_finds_it(tmp_pa
 def test_a_host_that_slows_down_is_not_taken_for_the_devices_time(tmp_path: Path) -> None:
     """The sleep that keeps the host ahead was chosen when it was quick."""
     slow = 300e-6
-    for times in run_ranks(ON_RANKS, "of_a_host_that_slows_down", 2, tmp_path, gpu=True, argument=slow, seconds=270):
+    for times in run_ranks(__file__, "of_a_host_that_slows_down", 2, tmp_path, gpu=True, argument=slow, seconds=270):
         assert statistics.median(times) < 0.2 * slow * 1e6, times
 
 
@@ -62,3 +68,83 @@ def test_ranks_that_take_turns_on_a_gpu_are_timed() -> None:
     with Gang(found, Task(problem, machine())) as gang:
         for seed in range(2):
             assert gang.evaluate(config, seed, MeasurePlan(1, 3, 3)).outcome is Outcome.MEASURED
+
+
+FEW_POLLS = 1 << 8
+
+
+def missed(_: Any) -> tuple[list[int], str]:
+    return missed_before(_), missed_meanwhile(_)
+
+
+def missed_before(_: Any) -> list[int]:
+    """The barriers' counters, after a timing that follows three missed barriers: epochs, status, one per rank."""
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS)
+    if dist.get_rank() == 0:
+        for _ in range(3):
+            watch._barrier.run()
+    watch.time(lambda: None, warmup=0, iterations=2)
+    counters: list[int] = watch._counters.tolist()
+    return [*watch._epoch_counter.tolist(), int(watch._status[0]), *counters]
+
+
+def missed_meanwhile(_: Any) -> str:
+    """The error of a timing in which rank 1 does not come to a barrier; the host plays the device's part."""
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS)
+
+    def device_times(*_: Any) -> list[float]:
+        if dist.get_rank() == 0:
+            watch._barrier.run()
+        return [1.0]
+
+    watch._machine = dataclasses.replace(watch._machine, kind="cuda")
+    watch._device_times = device_times  # type: ignore[method-assign]
+    try:
+        watch.time(lambda: None, warmup=0, iterations=1)
+    except MissedBarrier as error:
+        return str(error)
+    return "measured"
+
+
+def clocks(fast: float) -> list[float]:
+    """By how much each rank's clock is found to be ahead of rank 0's; those of the last one's host are so fast."""
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    os.environ["GROUP_RANK"] = str(int(rank == world_size - 1))
+    true = time.monotonic
+    clock = (lambda: true() + fast) if rank == world_size - 1 else true
+    with mock.patch("autotune.ranks.clocks.time", SimpleNamespace(monotonic=clock)):
+        ahead_of_first = clocks_of(dist.new_group(backend="gloo"))
+        return [ahead_of_first() for _ in range(2)]
+
+
+def near_the_thresholds(_: Any) -> list[Any]:
+    """How calls are timed that rank 0 finds shorter than a threshold and rank 1 longer; on a GPU also calls made."""
+    polls = FEW_POLLS << (6 if machine().is_interpreter else 12)
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), polls)
+    share = 1.5 if dist.get_rank() else 0.5
+    found: list[Any] = [watch._way_of(HOST_AHEAD_FROM * share), watch._way_of(BACK_TO_BACK_FROM * share)]
+    if not machine().is_interpreter:
+        cycles, made = int(HOST_AHEAD_FROM * share * watch.clock() * 1e6), []
+
+        def call() -> None:
+            made.append(None)
+            torch.cuda._sleep(cycles)
+
+        watch.time(call, warmup=1, iterations=2)
+        found.append(len(made))
+    return found
+
+
+def of_a_host_that_slows_down(seconds: float) -> list[float]:
+    """Device times of an empty launch whose enqueueing takes that long from the third call on."""
+    watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), FEW_POLLS << 12)
+    [empty] = empty_launches(1)
+    made = []
+
+    def call() -> None:
+        made.append(None)
+        if len(made) > 2:
+            time.sleep(seconds)
+        empty.run()
+
+    return watch.time(call, warmup=8, iterations=20).device

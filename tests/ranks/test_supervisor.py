@@ -49,8 +49,6 @@ Answer = Callable[[Request, int], Reply | str | None]
 
 
 class FakeRank:
-    """Stands for a rank's process: a thread at the other end of the driver's pipe."""
-
     pid = 0
     code: int | None = None
 
@@ -81,8 +79,6 @@ class FakeRank:
 
 @dataclasses.dataclass
 class Script:
-    """What ranks answer to a check, and the requests that they were sent."""
-
     check: list[Reply | str | None] = dataclasses.field(default_factory=lambda: [Done(""), Done("")])
     trace: list[Reply | str | None] = dataclasses.field(default_factory=lambda: [STAMPED, STAMPED])
     fingerprints: bool = False

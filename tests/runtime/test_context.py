@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from fakes import latency_of
+from fakes import begun, latency_of
 
 import autotune
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.errors import HeapError, InputError
 from autotune.heap.status import new_status
 from autotune.kernels.all_gather_gemm.launch import AllGatherGemmKernels
@@ -32,7 +32,7 @@ from autotune.runtime.blocks import Blocks
 from autotune.runtime.lookup import forget_lookups
 from autotune.runtime.operator import OPERATORS, Operator
 from autotune.task import Task
-from autotune.workloads import names, provenance_of, workload
+from autotune.workloads import names, workload
 
 
 @pytest.fixture
@@ -87,8 +87,7 @@ def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
     with autotune.Context(1 << 20, url=url, regime=regime) as context:
         assert context.choose(problem).source == "default"
         with Store.open(url) as store:
-            key = CacheKey.of(Task(problem, INTERPRETED), regime)
-            study = store.study(key, provenance_of(found), seed=0, space_size=1)
+            study = begun(store, found, Task(problem, INTERPRETED), regime)
             store.finish(study.id, Winner(other, latency_of(100.0)))
         context.release()
         assert context.choose(problem).source == "default", "the program has not asked for new winners"
@@ -277,7 +276,6 @@ def test_a_program_may_end_with_an_open_context() -> None:
 
 
 def test_a_context_closes_after_its_program_has_begun_anew(alone: None) -> None:
-    """With other process groups, as a notebook does."""
     context = autotune.Context(1 << 20)
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, begun, latency_of
 from small_kernels import SIZES, Clock, copy, grid, tensors
 
 import autotune
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.errors import InputError, InvalidConfig
 from autotune.results.figures import config_text
 from autotune.runtime.entries import forget_entries
 from autotune.runtime.lookup import Found, forget_lookups, lookup
 from autotune.search_spaces import numbers
 from autotune.task import Task
-from autotune.workloads import names, provenance_of, workload
+from autotune.workloads import names, workload
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +69,7 @@ def test_untuned_whatever_the_database_has(tmp_path: Path, monkeypatch: pytest.M
     found, task, url = workload("all_gather_gemm"), task_of("all_gather_gemm"), str(tmp_path / "cache.db")
     other = found.first_configs(task)[-1]
     with Store.open(url) as store:
-        study = store.study(CacheKey.of(task), provenance_of(found), seed=0, space_size=1)
-        store.finish(study.id, Winner(other, latency_of(1.0)))
+        store.finish(begun(store, found, task).id, Winner(other, latency_of(1.0)))
     assert looked_up(found.name, url=url).config == other != found.default_config(task)
     forget_lookups()
     monkeypatch.setenv("AUTOTUNE_DEFAULTS", "1")

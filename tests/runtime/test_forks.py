@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import EIGHT_GPUS, latency_of
+from fakes import EIGHT_GPUS, begun, latency_of
 
 import autotune
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 SECONDS = 300
-"""In which a child has to answer; it takes some milliseconds on an idle machine."""
 
 
 def problem(m: int) -> autotune.AllGatherGemm:
@@ -35,9 +34,8 @@ def url(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "cache.db"
     with Store.open(path) as store:
         for m in range(8, 88, 8):
-            key = CacheKey.of(Task(problem(m), EIGHT_GPUS))
-            study = store.study(key, provenance_of(FOUND), seed=0, space_size=1)
-            store.finish(study.id, Winner(FOUND.default_config(Task(problem(m), EIGHT_GPUS)), latency_of(100.0)))
+            task = Task(problem(m), EIGHT_GPUS)
+            store.finish(begun(store, FOUND, task).id, Winner(FOUND.default_config(task), latency_of(100.0)))
     forget_lookups()
     yield str(path)
     forget_lookups()
@@ -148,7 +146,6 @@ def test_a_child_forked_in_the_midst_of_a_first_use_does_not_hang(tmp_path: Path
 
 
 def fork(url: str) -> int:
-    """A child that looks up afresh, and exits with 0 where it finds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads: that is it
         child = os.fork()

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, LAPTOP, latency_of
+from fakes import EIGHT_GPUS, LAPTOP, begun, latency_of
 
 import autotune
 from autotune.config import Config
-from autotune.db import CacheKey, Store, TrialRecord, Winner
+from autotune.db import Store, TrialRecord, Winner
 from autotune.errors import InputError, InvalidProblem, StoreError, UnknownWorkload
 from autotune.kernels.all_gather_gemm.modes import Push
 from autotune.machine import Machine
@@ -23,7 +23,7 @@ from autotune.outcome import DEFAULT_REGIME, Evaluation, Outcome, Regime
 from autotune.runtime.lookup import MOST_WASTE, Found, forget_lookups, lookup
 from autotune.search_spaces import Space
 from autotune.task import Task
-from autotune.workloads import names, provenance_of, workload
+from autotune.workloads import names, workload
 
 FOUND = workload("all_gather_gemm")
 
@@ -50,10 +50,8 @@ def keep(
     path: Path, config: Config, *, finish: bool = True, machine: Machine = EIGHT_GPUS, stale: Any = None,
     regime: Regime = DEFAULT_REGIME, **fields: Any,
 ) -> int:  # fmt: skip
-    """Put a study into the database; returns its number."""
-    key = CacheKey.of(Task(problem(**fields), machine), regime)
     with Store.open(path) as store:
-        study = store.study(key, dataclasses.replace(provenance_of(FOUND), **(stale or {})), seed=0, space_size=1)
+        study = begun(store, FOUND, Task(problem(**fields), machine), regime, **(stale or {}))
         if finish:
             store.finish(study.id, Winner(config, latency_of(100.0)))
     return study.id
@@ -74,7 +72,6 @@ CAPTURED = LIBRARY.replace(launch="graph")
 
 
 def measure(path: Path, study: int, times: dict[Config, float | None]) -> None:
-    """Store a search's trials; None: a wrong result."""
     with Store.open(path) as store:
         for config, time in times.items():
             wrong = Evaluation(Outcome.WRONG_RESULT, "wrong")
@@ -126,8 +123,7 @@ def test_copies_are_served_where_their_chunks_fill_the_librarys_rounds_and_else_
         return scatter.problem_type(m=m, n=4096, k=14336, world_size=2)
 
     with Store.open(database) as store:
-        key = CacheKey.of(Task(of(2048), EIGHT_GPUS))
-        study = store.study(key, provenance_of(scatter), seed=0, space_size=1)
+        study = begun(store, scatter, Task(of(2048), EIGHT_GPUS))
         store.finish(study.id, Winner(Config(copies), latency_of(100.0)))
     measure(database, study.id, {Config(copies): 100.0, collective: 110.0, LIBRARY: 130.0})
     modes = {
@@ -271,8 +267,8 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
     sizes = {"tokens": 64, "hidden": 1024, "experts": 16, "top_k": 2, "world_size": 8}
     dispatch, zipf = workload("moe_dispatch"), autotune.MoeDispatch(**sizes, routing="zipf", exponent=1.0)
     with Store.open(database) as store:
-        study = store.study(CacheKey.of(Task(zipf, EIGHT_GPUS)), provenance_of(dispatch), seed=0, space_size=1)
-        store.finish(study.id, Winner(dispatch.default_config(Task(zipf, EIGHT_GPUS)), latency_of(100.0)))
+        task = Task(zipf, EIGHT_GPUS)
+        store.finish(begun(store, dispatch, task).id, Winner(dispatch.default_config(task), latency_of(100.0)))
     uniform = autotune.MoeDispatch(**sizes)
     cases = {"exact": zipf, "nearest": dataclasses.replace(zipf, tokens=128), "predicted": uniform}
     for name, each in cases.items():

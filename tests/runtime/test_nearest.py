@@ -67,7 +67,6 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
 
 
 def random_tables(rng: random.Random, free: int, count: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:
-    """Entries, a problem to look up, and the numbers of configs that are not valid for it."""
     sizes: list[Any] = [*range(1, 40), 64, 96, 100, 128, 192, 2.5, 4.0, 0, True, "many"]
     weights = [20] * (len(sizes) - 5) + [2] * 5
     names = ["m", "batch"][:free]

@@ -11,7 +11,6 @@ from autotune.runtime.operators.gather import lie_side_by_side, whole_of
 
 
 def columns(order: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A matrix [4, 7] of distinct numbers, stored by rows or as its transpose, and its columns in three parts."""
     whole = torch.arange(28.0).view(4, 7) if order == "kn" else torch.arange(28.0).view(7, 4).t()
     return whole, list(whole.split([2, 1, 4], dim=1))
 

@@ -58,8 +58,6 @@ def test_a_call_is_made_on_its_device_by_any_thread(current: Current) -> None:
 
 @dataclass
 class Stream:
-    """Of the stand-in's GPU, and what it waited for."""
-
     number: int
     waited: list[Stream] = field(default_factory=list)
 

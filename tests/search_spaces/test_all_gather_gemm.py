@@ -7,19 +7,15 @@ from edges import Edges
 from autotune.config import Config
 from autotune.machine import H100, INTERPRETED, MI300X
 
-PUSH = Config(
-    {
-        "mode": "push", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
-        "loads": "pointer", "split_k": 1, "preload_b": False, "schedule": "tile", "transfer_rows": 16, "k_chunks": 1,
-        "comm_programs": 2, "copy_kib": 4, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
-    }
-)  # fmt: skip
-PULL = Config(
-    {
-        "mode": "pull", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
-        "loads": "pointer", "schedule": "tile",
-    }
-)  # fmt: skip
+PUSH = Config({
+    "mode": "push", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
+    "loads": "pointer", "split_k": 1, "preload_b": False, "schedule": "tile", "transfer_rows": 16, "k_chunks": 1,
+    "comm_programs": 2, "copy_kib": 4, "peer_order": "rotate", "push_site": "same_launch", "head_start": 0,
+})  # fmt: skip
+PULL = Config({
+    "mode": "pull", "block_m": 64, "block_n": 64, "block_k": 64, "group_m": 1, "num_warps": 4, "num_stages": 2,
+    "loads": "pointer", "schedule": "tile",
+})  # fmt: skip
 STAGED = Config({**{name: value for name, value in PUSH.items() if name != "push_site"}, "mode": "pull_staged"})
 COPIES = Config(
     {"mode": "copy_engine", "transfer_rows": 256, "gemm_streams": 1, "copies": "pulled", "chunk_sizes": "even"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import random
 from typing import Any
 
 import pytest
 from compile_worker import Compilers, assembly
+from edges import sampled
 from every_mode import whole
 
 from autotune.config import Config
@@ -18,6 +18,7 @@ from autotune.errors import InvalidProblem
 from autotune.machine import A100, B200, CHIPS, H100, L40S, MI300X, MI350X, Machine
 from autotune.problem import Problem
 from autotune.task import Task
+from autotune.taxes.measure import ladder_of
 from autotune.workloads import workload
 
 SAMPLE = int(os.environ.get("COMPILE_SAMPLE", "12"))
@@ -88,29 +89,13 @@ FIELDS: dict[str, list[dict[str, Any]]] = {
 PROBLEMS = {name: [problem(name, **fields) for fields in several] for name, several in FIELDS.items()}
 
 
-def sample(task: Task[Problem], count: int, draws: int = 1) -> list[Config]:
-    """Valid configs with kernels of their own, drawn at random, the same ones each time; each the one with the smallest
-    blocks of so many ``draws``: large ones take the compiler ten times as long.
-    """
-    rng = random.Random(7)
+def sample(task: Task[Problem], count: int, small: bool = False) -> list[Config]:
+    """Large blocks take the compiler ten times as long."""
     space = workload(task.problem.workload).space.narrowed(task)
-    modes = [mode for mode in space.modes if mode not in LAUNCH_NOTHING_OF_OURS]
-    found: dict[Config, None] = {}
-    while len(found) < count:
-        # The modes in turn, so that each is in the smallest sample.
-        mode = modes[len(found) % len(modes)]
-        valid: list[Config] = []
-        while len(valid) < draws:
-            drawn = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
-            config = Config({**drawn, "mode": mode})
-            if space.violation(config, task) is None:
-                valid.append(config)
-        found[min(valid, key=_blocks)] = None
-    return list(found)
+    return sampled(space, task, count, frozenset(LAUNCH_NOTHING_OF_OURS), _blocks if small else None)
 
 
 def _blocks(config: Config) -> int:
-    """What the compiler's time grows with: elements of a tile, stages of its loop."""
     return math.prod(int(value) for name, value in config.items() if name.startswith("block_") or name == "num_stages")
 
 
@@ -129,7 +114,7 @@ def test_every_mode_compiles_and_fits(name: str, compilers: Compilers) -> None:
     for machine in (H100, (MI300X, MI350X)[turn % 2]):
         count, modes = len(modes_of(name, machine)), sorted(modes_of(name, machine) - LAUNCH_OTHERS.get(name, set()))
         drawn = [
-            (problem, each) for problem in PROBLEMS[name] for each in sample(Task(problem, machine), count, draws=8)
+            (problem, each) for problem in PROBLEMS[name] for each in sample(Task(problem, machine), count, small=True)
         ]
         ways = [[(problem, config) for problem, config in drawn if config["mode"] == mode] for mode in modes]
         assert all(ways)
@@ -174,9 +159,7 @@ def fits(machine: Machine, jobs: list[tuple[Problem, Config]], compilers: Compil
 def test_first_configs_do_not_run_out_of_registers(
     name: str, machine: Machine, which: slice, compilers: Compilers
 ) -> None:
-    """For 8 ranks. The compiler may put aside a few words that live beside a loop, mostly where a program of fewer
-    registers lets another one onto the multiprocessor.
-    """
+    """The compiler may put aside a few words that live beside a loop."""
     found = workload(name)
     task = Task(found.default_problem(machine, 8), machine)
     first = dict.fromkeys([found.default_config(task), *found.first_configs(task)])
@@ -208,15 +191,14 @@ def test_scaled_gemms_compile_for_the_machines_that_multiply_them(
         ("gemm_all_reduce", "tensor", 1),
     ):  # fmt: skip
         each = problem(name, scales=scales, **fields)
-        configs = sample(Task(each, machine), count, draws=8)
+        configs = sample(Task(each, machine), count, small=True)
         jobs += [(each, config) for config in configs if config["mode"] != "custom_collective"]
     jobs = jobs[::2] if machine.kind == "cuda" else jobs[::4]
     sizes = {"tokens": 128, "hidden": 2048, "width": 1024, "experts": 32, "top_k": 4, "dtype": dtype, "world_size": 4}
     name, scales = ("moe_dispatch_gemm", "row") if machine.kind == "cuda" else ("moe_gemm_combine", "block")
     each = problem(name, scales=scales, **sizes)
-    jobs += [(each, config) for config in sample(Task(each, machine), 1, draws=8)]
-    for config, kernels in compilers.compiled(machine, jobs):
-        assert all(kernel.shared_memory <= machine.shared_memory for kernel in kernels), config
+    jobs += [(each, config) for config in sample(Task(each, machine), 1, small=True)]
+    fits(machine, jobs, compilers)
 
 
 def test_a_preload_takes_the_shared_memory_of_a_stage_more(compilers: Compilers) -> None:
@@ -277,21 +259,13 @@ def test_on_blackwell_the_compiler_gives_loads_warps_of_their_own(name: str, com
     ("fields", "which"),
     [
         (FP8, slice(1, 2)),
-        *(
-            whole(fields, slice(9))
-            for fields in (
-                {},
-                FP8,
-                {"b_order": "nk", "bias": True},
-                {**FP8, "fast_accum": True},
-                {"b_order": "nk", "epilogue": "swiglu"},
-                {**FP8, "epilogue": "swiglu"},
-                {**FP8, "scales": "block"},
-                {**FP8, "scales": "block", "epilogue": "swiglu"},
-            )  # fmt: skip
-        ),
+        *(whole(fields, slice(9)) for fields in (
+            {}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True},
+            {"b_order": "nk", "epilogue": "swiglu"}, {**FP8, "epilogue": "swiglu"},
+            {**FP8, "scales": "block"}, {**FP8, "scales": "block", "epilogue": "swiglu"},
+        )),
     ],
-)
+)  # fmt: skip
 def test_warp_specialized_kernels_keep_their_sums_in_registers(
     fields: dict[str, Any], which: slice, compilers: Compilers
 ) -> None:
@@ -344,3 +318,24 @@ def test_a_machine_without_matrix_units_for_an_element_type_says_so(machine: Mac
         for refused in (found.space.check_problem, found.space.narrowed):
             with pytest.raises(InvalidProblem, match=machine.arch):
                 refused(Task(each, machine))
+
+
+OVERLAPPING = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce", "flash_decode")
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "letters"),
+    [
+        (H100, "gemm_all_reduce", "B"), (MI300X, "flash_decode", "B"),  # the two most unlike
+        *(whole(machine, name, "BDF") for machine in (H100, MI300X, MI350X) for name in OVERLAPPING),
+    ],
+    ids=lambda value: getattr(value, "arch", value),
+)  # fmt: skip
+def test_rungs_of_the_taxes_compile(machine: Machine, name: str, letters: str, compilers: Compilers) -> None:
+    found = workload(name)
+    task = Task(found.default_problem(machine, 4), machine)
+    config = next(each for each in found.first_configs(task) if each["mode"] in found.overlapping)
+    rungs, _ = ladder_of(found, task, config, config)
+    jobs = [(task.problem, rungs[letter]) for letter in letters if letter in rungs]
+    assert jobs
+    fits(machine, jobs, compilers)

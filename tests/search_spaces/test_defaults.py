@@ -14,7 +14,7 @@ from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.errors import InputError
-from autotune.machine import H100, L40S, MI300X, MI350X, Machine
+from autotune.machine import H100, MI300X, MI350X
 from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.workloads import names, workload
@@ -86,15 +86,6 @@ def test_what_is_tried_unmeasured_is_valid_of_any_size_on_any_machine_and_the_sa
             assert ("bsp graph" in baselines) != task.machine.is_interpreter
             tried = {config["mode"] for config in (*first, *baselines.values())}
             assert tried == {mode for mode in found.space.modes if any(True for _ in found.space.enumerate(task, mode))}
-
-
-@pytest.mark.parametrize("machine", [H100, L40S], ids=lambda machine: machine.arch)
-@pytest.mark.parametrize("name", ["all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"])
-def test_operands_that_a_machine_does_not_multiply_have_a_default_that_says_so(name: str, machine: Machine) -> None:
-    found = workload(name)
-    problem = found.problem_type(m=64, n=1024, k=1024, world_size=8, dtype="fp8_fnuz", scales="row", b_order="nk")
-    task = Task(problem, machine)
-    assert "element type" in str(found.space.violation(found.default_config(task), task))
 
 
 def test_a_tile_of_many_rows_has_one_owner_untuned() -> None:

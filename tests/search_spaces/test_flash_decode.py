@@ -30,14 +30,12 @@ def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> 
         assert (protocol in tried) == (machine.kind != "hip")
 
 
-LAST = Config(
-    {
-        "mode": "fused", "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
-        "loads": "pipelined", "table_reads": "ahead", "program_order": "heads", "reducer": "trailing",
-        "transfer_heads": 1, "combine_heads": 1, "wire": "fp32", "exchange": "one_shot",
-        "combine_site": "same_launch", "protocol": "signal",
-    }
-)  # fmt: skip
+LAST = Config({
+    "mode": "fused", "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
+    "loads": "pipelined", "table_reads": "ahead", "program_order": "heads", "reducer": "trailing",
+    "transfer_heads": 1, "combine_heads": 1, "wire": "fp32", "exchange": "one_shot",
+    "combine_site": "same_launch", "protocol": "signal",
+})  # fmt: skip
 
 
 WORDS = {"protocol": "sentinel", "transfer_heads": 2}

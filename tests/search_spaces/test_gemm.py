@@ -15,13 +15,11 @@ from autotune.workloads import workload
 
 REDUCE = workload("gemm_all_reduce")
 A100 = dataclasses.replace(H100, device="NVIDIA A100", arch="sm_80", compute_units=108, shared_memory=163 * 1024)
-TILE = Config(
-    {
-        "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "group_m": 1, "num_warps": 4,
-        "num_stages": 1, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
-        "protocol": "signal",
-    }
-)  # fmt: skip
+TILE = Config({
+    "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "group_m": 1, "num_warps": 4,
+    "num_stages": 1, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
+    "protocol": "signal",
+})  # fmt: skip
 FP8 = {"b_order": "nk"}
 SIZES = {"m": 256, "n": 8192, "k": 28672, "world_size": 2}
 

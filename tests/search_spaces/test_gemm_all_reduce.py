@@ -7,21 +7,17 @@ from edges import Edges
 from autotune.config import Config
 from autotune.machine import H100, MI300X
 
-PUSH = Config(
-    {
-        "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
-        "num_stages": 4, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
-        "protocol": "signal",
-    }
-)  # fmt: skip
+PUSH = Config({
+    "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "group_m": 1, "num_warps": 4,
+    "num_stages": 4, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
+    "protocol": "signal",
+})  # fmt: skip
 
 
-COLLECTIVE = Config(
-    {
-        "mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", "transfer_rows": 8192,
-        "sum_block": 8192, "sum_warps": 8,
-    }
-)  # fmt: skip
+COLLECTIVE = Config({
+    "mode": "custom_collective", "exchange": "one_shot", "protocol": "signal", "transfer_rows": 8192,
+    "sum_block": 8192, "sum_warps": 8,
+})  # fmt: skip
 MANY = {"m": 8192, "k": 8192}
 """Each rank's part of C is 128 MiB, so two slots for 8 ranks are 2 GiB."""
 LARGE = PUSH.replace(block_m=128, block_n=128, num_warps=8, split_k=1, block_k=64, num_stages=2)

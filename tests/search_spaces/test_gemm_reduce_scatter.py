@@ -10,13 +10,11 @@ from fakes import LAPTOP
 from autotune.config import Config
 from autotune.machine import H100, MI300X, MI350X
 
-PUSH = Config(
-    {
-        "mode": "push", "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4,
-        "loads": "tma", "split_k": 1, "schedule": "persistent", "peer_order": "rotate", "transfer_tiles": 4,
-        "signals": "next_turn",
-    }
-)  # fmt: skip
+PUSH = Config({
+    "mode": "push", "block_m": 128, "block_n": 256, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 4,
+    "loads": "tma", "split_k": 1, "schedule": "persistent", "peer_order": "rotate", "transfer_tiles": 4,
+    "signals": "next_turn",
+})  # fmt: skip
 COPIES = Config({"mode": "copy_engine", "transfer_rows": 1024, "gemm_streams": 2, "sum_block": 2048, "sum_warps": 8})
 AMD: dict[str, Any] = {"num_warps": 4, "num_stages": 2, "loads": "pointer"}
 FLATTENED = PUSH.replace(schedule="flattened", signals="at_once")

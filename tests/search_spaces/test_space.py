@@ -1,25 +1,202 @@
-"""A space says which configs are valid, why others are not, and how many there are."""
+"""A space says which configs are valid and why others are not; and all that is derived from it."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from edges import sampled
+from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.errors import InvalidConfig, InvalidProblem
-from autotune.machine import H100
+from autotune.machine import H100, MI300X, Machine
 from autotune.search_spaces import Constraint, Space, Task, choices, flags, numbers
+from autotune.search_spaces.dimension import Dimension
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
+PROBLEM = FOUND.problem_type(m=4096, n=28672, k=8192, world_size=4)
+TASK = Task(PROBLEM, H100)
+SMALL = FOUND.problem_type(m=16, n=64, k=32, world_size=2)
 
 
-def problem(**fields: Any) -> Any:
-    return FOUND.problem_type(**{"m": 4096, "n": 28672, "k": 8192, "world_size": 4, **fields})
+def _whole_tiles(s: Task[Any], tile: int, unit: int) -> bool:
+    return unit % tile == 0
+
+
+def _never(s: Task[Any], speed: int) -> bool:
+    return False
+
+
+def _few(s: Task[Any], programs: int) -> bool:
+    return programs <= s.machine.compute_units // 33
+
+
+def make_space(*more: Constraint) -> Space:
+    """Three modes: one without knobs, one with parts that share no constraint, one that no constraint lets live."""
+    return Space(
+        choices("mode", "bsp", "push", "warp"),
+        numbers("tile", 16, 32, 64, modes=("push",)),
+        numbers("unit", 16, 48, 64, modes=("push",)),
+        numbers("programs", 1, 2, 4, 8, modes=("push", "warp")),
+        flags("tma", modes=("push",)),
+        numbers("speed", 1, 2, modes=("warp",)),
+        constraints=(
+            Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),
+            Constraint("few", ("programs",), _few, "too many programs"),
+            Constraint("never", ("speed",), _never, "nothing is that fast"),
+            *more,
+        ),
+    )
+
+
+def product(space: Space) -> Iterator[Config]:
+    for mode in space.modes:
+        dimensions = [d for d in space.dimensions_of(mode) if d.name != "mode"]
+        for values in itertools.product(*(d.values for d in dimensions)):
+            names = (d.name for d in dimensions)
+            yield Config({"mode": mode, **dict(zip(names, values, strict=True))})
+
+
+def valid_of(space: Space, task: Task[Any]) -> set[Config]:
+    return {config for config in product(space) if space.violation(config, task) is None}
+
+
+def test_a_count_beyond_64_bits_is_exact() -> None:
+    wide = [numbers(f"d{number}", *range(256)) for number in range(9)]
+    odd = Constraint("odd", ("d0", "d1"), lambda s, d0, d1: (d0 + d1) % 2 == 1, "the sum is odd")
+    assert Space(choices("mode", "push"), *wide, constraints=(odd,)).size(TASK) == 2**71
+
+
+@pytest.mark.parametrize(
+    ("task", "mode"),
+    [whole(Task(SMALL, LAPTOP), "pull"), whole(Task(SMALL, MI300X), "pull"), (TASK, "copy_engine")],
+    ids=["laptop", "mi300x", "h100"],
+)
+def test_the_real_space_counts_what_it_enumerates(task: Task[Any], mode: str) -> None:
+    space = Space(
+        choices("mode", mode),
+        *(d for d in FOUND.space.dimensions_of(mode) if d.name != "mode"),
+        constraints=tuple(
+            c for c in FOUND.space.constraints if {d.name for d in FOUND.space.dimensions_of(mode)} >= set(c.uses)
+        ),
+        known_modes=FOUND.space.modes,
+    )
+    enumerated = set(FOUND.space.enumerate(task, mode))
+    assert enumerated and enumerated == valid_of(space, task)
+    assert space.size(task) == len(enumerated)
+
+
+def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:
+    space = make_space()
+    valid = valid_of(space, TASK)
+    assert set(space.enumerate(TASK)) == valid and space.size(TASK) == len(valid)
+    narrowed = space.narrowed(TASK)
+    assert narrowed.modes == ("bsp", "push")
+    assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["whole", "few"]
+    assert narrowed.dimensions["programs"].values == (1, 2, 4)
+    assert set(narrowed.enumerate(TASK)) == valid
+    assert narrowed.size(TASK) == len(valid)
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
+def test_narrowing_the_real_space_keeps_every_valid_config(machine: Machine) -> None:
+    for problem in (PROBLEM, SMALL, FOUND.problem_type(m=1, n=8 * 360, k=2880, layout="k", world_size=8)):
+        narrowed = FOUND.space.narrowed(Task(problem, machine))
+        assert narrowed.size(Task(problem, machine)) == FOUND.space.size(Task(problem, machine))
+        for config in sampled(FOUND.space, Task(problem, machine), 40):
+            assert narrowed.violation(config, Task(problem, machine)) is None, config
+
+
+def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
+    narrowed = FOUND.space.narrowed(Task(SMALL, MI300X))
+    assert narrowed.dimensions["loads"].values == ("pointer",)
+    assert narrowed.dimensions["block_m"].values == (16,)
+    assert max(narrowed.dimensions["transfer_rows"].values) == 16
+
+
+@pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
+def test_neighbours_of_the_real_space_are_valid_and_one_step_away(machine: Machine) -> None:
+    space = FOUND.space
+    for config in sampled(space, Task(PROBLEM, machine), 40):
+        for other in space.neighbours(config, Task(PROBLEM, machine)):
+            assert space.violation(other, Task(PROBLEM, machine)) is None
+            (changed,) = [name for name in config if config[name] != other[name]]
+            dimension = space.dimensions[changed]
+            steps = abs(dimension.index(config[changed]) - dimension.index(other[changed]))
+            assert changed != "mode" and (steps == 1 or not dimension.ordinal)
+            assert config in set(space.neighbours(other, Task(PROBLEM, machine))), "a step can be taken back"
+
+
+def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -> None:
+    def fingerprint(file: str, body: str) -> str:
+        source = tmp_path / file
+        source.write_text(f"def allows(s, tile):\n    return {body}\n")
+        namespace: dict[str, Any] = {}
+        exec(compile(source.read_text(), str(source), "exec"), namespace)
+        return make_space(Constraint("large", ("tile",), namespace["allows"], "too large")).fingerprint()
+
+    one, same, other = (
+        fingerprint("1.py", "tile < 64"),
+        fingerprint("2.py", "tile < 64"),
+        fingerprint("3.py", "tile < 9"),
+    )
+    assert one == same != other
+    # Constants on lines without an instruction of their own, and what is in a function within.
+    assert fingerprint("4.py", "tile in (\n  1,\n  2,\n  )") != fingerprint("5.py", "tile in (\n  1,\n  3,\n  )")
+    assert fingerprint("6.py", "any(\n  tile == i\n  for i in (1, 2))") != fingerprint(
+        "7.py", "any(\n  tile == i\n  for i in (1, 3))"
+    )
+
+
+def test_parameters_lead_back_through_optuna() -> None:
+    narrowed = FOUND.space.narrowed(TASK)
+    for space in (FOUND.space, narrowed):
+        for config in sampled(space, TASK, 30):
+            fixed = optuna.trial.FixedTrial(space.parameters(config))
+            assert space.suggest(fixed) == config
+            assert set(space.distributions(config)) == set(config)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [((0, 1), (False, True)), ((1, 2), (1, 2)), (("1", "2"), (1, 2))], ids=lambda v: str(v)
+)
+def test_a_dimension_tells_numbers_flags_and_words_apart(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    dimension = Dimension("any", one)
+    alike = one == other and all(type(a) is type(b) for a, b in zip(one, other, strict=True))
+    assert all(dimension.holds(value) is alike for value in other)
+    assert all(dimension.holds(value) for value in one)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: numbers("tile"),
+        lambda: numbers("tile", 1, 1),
+        lambda: numbers("tile", 2, 1),
+        lambda: Space(numbers("tile", 1)),
+        lambda: Space(choices("mode", "a"), numbers("tile", 1), numbers("tile", 2)),
+        lambda: Space(choices("mode", "a"), numbers("tile", 1, modes=("a", "aa"))),
+        lambda: Space(choices("mode", "a"), constraints=(Constraint("tile", (), _never, "no", modes=("b",)),)),
+        lambda: Space(choices("mode", "a"), constraints=(Constraint("c", ("tile",), _never, "no"),)),
+    ],
+)
+def test_spaces_that_make_no_sense_are_refused_by_name(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="tile"):
+        make()
+
+
+def test_a_part_of_a_space_may_lack_modes_that_its_dimensions_name() -> None:
+    space = Space(choices("mode", "a", "b"), numbers("tile", 1, 2, modes=("b",)))
+    part = space.restricted({"mode": ["a"]}).restricted({"tile": [2]})
+    assert list(part.enumerate(TASK)) == list(part.narrowed(TASK).enumerate(TASK))
 
 
 def _even_tiles(s: Task[Any], tile: int, unit: int) -> bool:
@@ -56,7 +233,7 @@ TOY = Space(
 )
 def test_a_violation_says_what_is_allowed(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        TOY.check(Config(values), Task(problem(), H100))
+        TOY.check(Config(values), TASK)
     assert said in str(caught.value)
 
 
@@ -80,7 +257,7 @@ def test_the_fingerprint_changes_with_values_and_constraints() -> None:
 
 def test_a_config_of_a_space_has_all_dimensions_of_its_mode_and_may_break_a_constraint() -> None:
     config = Config({"mode": "push", "tile": 64, "unit": 32, "tma": False})
-    assert TOY.holds(config) and TOY.violation(config, Task(problem(), H100)) is not None
+    assert TOY.holds(config) and TOY.violation(config, TASK) is not None
     few = Config({"mode": "push", "tile": 64})
     for other in (few, config.replace(tile=24), Config({"mode": "pull"}), Config({"mode": "bsp", "tile": 16})):
         assert not TOY.holds(other)
@@ -92,10 +269,10 @@ def test_some_configs_are_valid_each_once_in_their_order() -> None:
     small, large = (Config({"mode": "push", "tile": tile, "unit": 64, "tma": False}) for tile in (16, 64))
     invalid, bsp = large.replace(unit=32), Config({"mode": "bsp"})
     given = [large, invalid, bsp, large, small, bsp]
-    assert list(TOY.valid(given, Task(problem(), H100))) == [large, bsp, small]
-    assert list(TOY.valid(given, Task(problem(), LAPTOP))) == [bsp, small]
-    assert TOY.first_valid([invalid, small, bsp], Task(problem(), H100)) == small
-    assert TOY.first_valid([invalid], Task(problem(), H100)) is None
+    assert list(TOY.valid(given, TASK)) == [large, bsp, small]
+    assert list(TOY.valid(given, Task(PROBLEM, LAPTOP))) == [bsp, small]
+    assert TOY.first_valid([invalid, small, bsp], TASK) == small
+    assert TOY.first_valid([invalid], TASK) is None
 
 
 def test_a_config_is_ordered_as_the_space_is_and_keeps_what_the_space_lacks() -> None:
@@ -111,10 +288,10 @@ def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
 
 def test_a_remembering_space_says_what_the_space_says() -> None:
     for machine in (H100, LAPTOP):
-        memoized = TOY.memoized(Task(problem(), machine))
+        memoized = TOY.memoized(Task(PROBLEM, machine))
         for tile, unit in itertools.product((16, 32, 64), (32, 64, 128)):
             config = Config({"mode": "push", "tile": tile, "unit": unit, "tma": True})
-            assert memoized(config) is TOY.broken(config, Task(problem(), machine))
+            assert memoized(config) is TOY.broken(config, Task(PROBLEM, machine))
 
 
 def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
@@ -122,6 +299,6 @@ def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
         refused = Constraint("alive", ("mode",), lambda s, mode: mode in alive, "the machine lacks it")
         return Space(choices("mode", "bsp", "push"), constraints=(refused,))
 
-    space("push").check_problem(Task(problem(), H100))
+    space("push").check_problem(TASK)
     with pytest.raises(InvalidProblem, match="the machine lacks it"):
-        space().check_problem(Task(problem(), H100))
+        space().check_problem(TASK)

@@ -11,5 +11,4 @@ from fakes import LAPTOP, Bench, bench_of
 
 @pytest.fixture
 def laptop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command on a machine without GPUs, with a fake gang."""
     return bench_of(LAPTOP, monkeypatch, tmp_path)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
-import random
 import re
 import unittest.mock
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from edges import sampled
 from fakes import LAPTOP, latency_of
 from ranks_of_functions import run_ranks
 
@@ -29,7 +28,7 @@ from autotune.outcome import Evaluation, Outcome
 from autotune.problem import Problem
 from autotune.recordings.file import read, write
 from autotune.recordings.recording import Recording
-from autotune.search_spaces import Space
+from autotune.runtime.operator import Operator
 from autotune.task import Task
 from autotune.workloads import Workload, names, provenance_of, workload
 from autotune.workloads.launched import LaunchedWorkload
@@ -88,16 +87,16 @@ def test_problems_and_configs_come_back_from_json(found: Workload) -> None:
     problem = found.default_problem(H100, 4)
     again = type(problem).from_dict(json.loads(problem.to_json()))
     assert again == problem and hash(again) == hash(problem) and again.to_json() == problem.to_json()
-    for config in sampled(found.space, Task(problem, H100), 20):
+    for config in sampled(found.space.narrowed(Task(problem, H100)), Task(problem, H100), 20):
         back = Config.from_json(config.to_json())
         assert back == config and found.space.violation(back, Task(problem, H100)) is None
 
 
 @each_launched
 def test_knobs_are_the_dimensions_of_the_space(found: LaunchedWorkload) -> None:
-    """A config of each mode, with any value of each of its dimensions, can be read and says the same."""
     for machine in (H100, LAPTOP):
-        for config in sampled(found.space, Task(found.default_problem(machine, 2), machine), 10):
+        task = Task(found.default_problem(machine, 2), machine)
+        for config in sampled(found.space.narrowed(task), task, 10):
             for dimension in found.space.dimensions_of(str(config["mode"])):
                 for value in dimension.values if dimension.name != "mode" else ():
                     other = config.replace(**{dimension.name: value})
@@ -192,7 +191,7 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
         problem = found.problem_type.from_dict({**fields, "world_size": 8})
         operands = taken(lambda shared, problem=problem: found.kernels.tensors(problem, shared, meta))
         most = 0
-        for config in sampled(found.space, Task(problem, H100), 120):
+        for config in sampled(found.space.narrowed(Task(problem, H100)), Task(problem, H100), 120):
             knobs = found.kernels.knobs.of(config)
             of_config = taken(
                 lambda shared, problem=problem, knobs=knobs: found.kernels.scratch(
@@ -207,7 +206,6 @@ def test_the_heap_holds_the_operands_and_the_scratch_of_every_config(found: Laun
 
 
 def taken(allocate: Callable[[Allocate], object]) -> int:
-    """Bytes of the heap that are allocated, each tensor aligned."""
     sizes = []
 
     def shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -218,58 +216,30 @@ def taken(allocate: Callable[[Allocate], object]) -> int:
     return sum(sizes)
 
 
-def sampled(space: Space, task: Task[Problem], count: int) -> list[Config]:
-    """Valid configs drawn at random, the same ones each time; the modes in turn, as far as a mode has any."""
-    rng, narrowed = random.Random(7), space.narrowed(task)
-    found = []
-    for number in range(count):
-        mode = narrowed.modes[number % len(narrowed.modes)]
-        for _ in range(200):
-            drawn = {d.name: rng.choice(d.values) for d in narrowed.dimensions_of(mode)}
-            config = Config({**drawn, "mode": mode})
-            if narrowed.violation(config, task) is None:
-                found.append(config)
-                break
-    assert len({config["mode"] for config in found}) > 1 or len(narrowed.modes) == 1
-    return found
-
-
-CALLED = {name: found for name, found in LAUNCHED.items() if type(found).problem_of is not LaunchedWorkload.problem_of}
-
-
-def test_operators_agree_with_the_reference(tmp_path: Path) -> None:
-    """By the default config, and in every mode of a user's workload; the tests of operators have the others' modes."""
-    answers = run_ranks(__file__, "operators_on_ranks", 2, tmp_path, argument={n: USERS.get(n, n) for n in CALLED})
-    expected = [[name, mode] for name in CALLED if name in USERS for mode in LAUNCHED[name].space.modes]
-    expected += [[name, CALLED[name].default_config(Task(CALLED[name].default_problem(LAPTOP, 2), LAPTOP))["mode"]]
-                 for name in CALLED if name not in USERS]  # fmt: skip
-    for answer in answers:
-        assert sorted(answer) == sorted(expected)
+def test_users_operators_agree_with_the_reference(tmp_path: Path) -> None:
+    """In every mode; the tests of operators have the built-in ones."""
+    own = {name: USERS[name] for name in ("all_gather",)}  # the one with an operator
+    expected = sorted([name, mode] for name in own for mode in LAUNCHED[name].space.modes)
+    for answer in run_ranks(__file__, "operators_on_ranks", 2, tmp_path, argument=own):
+        assert sorted(answer) == expected
 
 
 def operators_on_ranks(references: dict[str, str]) -> list[list[str]]:
-    """Workload and mode of each call whose result was as near to the reference as the workload says."""
     right = []
     with autotune.Context(64 << 20, url="sqlite:///no-such-file.db") as context, torch.no_grad():
         for name, reference in references.items():
-            found = workload(reference)
-            assert isinstance(found, LaunchedWorkload)
+            found: Any = workload(reference)
             problem = found.default_problem(context.machine, context.heap.world_size)
-            fields = problem.as_dict()
-            half = {name: fields[name] // 2 for name in ("m", "n", "k", "kv_len") if name in fields}
-            problem = dataclasses.replace(problem, **half)
-            configs = [found.default_config(Task(problem, context.machine))]
-            if name in USERS:
-                configs += found.first_configs(Task(problem, context.machine))[1:]
-                configs += found.baselines(Task(problem, context.machine)).values()
-            for config in configs:
-                right += [[name, str(config["mode"])]] * is_right(context, found, problem, config)
+            task, operator = Task(problem, context.machine), Operator(found)
+            for config in (*found.first_configs(task), *found.baselines(task).values()):
+                right += [[name, str(config["mode"])]] * is_right(context, operator, problem, config)
                 context.release()
     return right
 
 
-def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Problem, config: Config) -> bool:
+def is_right(context: autotune.Context, operator: Any, problem: Problem, config: Config) -> bool:
     """True if the operator, on the inputs of the tuner's operation, gives what that compares with."""
+    found = operator.workload
     kernels = found.kernels
     operation: Any = found.operation(Task(problem, context.machine), context.heap, context.spin_limit)
     operation.refresh(3)
@@ -279,9 +249,9 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
     options = tuple(getattr(problem, name) for name in found.options)
     assert found.problem_of(context.heap.world_size, operands, options) == problem
     with unittest.mock.patch.object(kernels, "plan", wraps=kernels.plan) as plan:
-        results = operator_of(found).all_of(context, operands, options, None, config)
+        results = operator.all_of(context, operands, options, None, config)
         assert plan.call_count == (config["mode"] != "bsp"), "a first call plans once"
-        again = operator_of(found).all_of(context, operands, options, results, config)
+        again = operator.all_of(context, operands, options, results, config)
         assert all(a is b for a, b in zip(again, results, strict=True)) and plan.call_count == (
             config["mode"] != "bsp"
         ), "a second one does not"
@@ -289,13 +259,3 @@ def is_right(context: autotune.Context, found: LaunchedWorkload, problem: Proble
         getattr(tensors, name).copy_(result)
     error, allowed = operation.error(), found.tolerance_of(Task(problem, context.machine), config)
     return bool(error.overall <= allowed.overall and error.element <= allowed.element)
-
-
-@functools.cache
-def operator_of(found: LaunchedWorkload) -> Any:
-    """The one that the package has for a workload of ours, a new one for a user's."""
-    from autotune.runtime.operator import Operator
-    from autotune.runtime.operators import OPERATORS
-
-    ours = {each.workload: each for each in OPERATORS.values()}
-    return ours.get(found) or Operator(found)

@@ -36,15 +36,12 @@ print(sum(len(space_of(name).modes) for name in BUILT_IN), {"torch", "triton", "
     assert done.stdout == f"{sum(len(workload(name).space.modes) for name in BUILT_IN)} set()\n", done.stderr
 
 
-def test_a_stored_name_loads_no_file(tmp_path: Path) -> None:
+def test_a_stored_name_loads_no_file_and_may_be_nobodys(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("raise AssertionError('loaded')")
     for look in (installed_descriptor, installed_provenance):
-        with pytest.raises(UnknownWorkload):
-            look(f"{file}:Mine")
-
-
-def test_a_name_that_nobody_has() -> None:
-    for look in (descriptor_of, installed_descriptor, installed_provenance):
-        with pytest.raises(UnknownWorkload):
-            look("gemm_all_reduc")
+        for name in (f"{file}:Mine", "gemm_all_reduc"):
+            with pytest.raises(UnknownWorkload):
+                look(name)
+    with pytest.raises(UnknownWorkload):
+        descriptor_of("gemm_all_reduc")

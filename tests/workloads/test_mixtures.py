@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.errors import InvalidProblem
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.moe.routing import planned
 from autotune.machine import H100, INTERPRETED
@@ -32,7 +31,6 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def operations(name: str, seed: int = 3, **fields: Any) -> list[Any]:
-    """Every rank's, with inputs."""
     found = workload(name)
     problem = found.problem_type(**SIZES | fields)
     heaps: list[Any] = [
@@ -184,7 +182,6 @@ def test_trials_are_timed_on_routings_that_compare() -> None:
 
 @pytest.mark.parametrize("largest", [False, True])
 def test_fp8_rows_and_their_scales_are_the_numbers_that_results_are_compared_with(largest: bool) -> None:
-    """However large they are drawn."""
 
     def full(shape: tuple[int, int], dtype: torch.dtype, *_: object) -> torch.Tensor:
         return torch.full(shape, 224.0).to(dtype)
@@ -220,36 +217,3 @@ def test_the_part_that_is_timed_alone_sends_what_goes_to_ranks_on_average(monkey
     problem = operation._problem
     rows = round(TOKENS * problem.reached)
     assert 0 < rows < TOKENS and out.shape == given.shape == (RANKS * rows, 128 * 2)
-
-
-INTS = torch.int32
-ROWS: dict[str, torch.Tensor] = {
-    "rows": torch.zeros(12, 8), "offsets": torch.zeros(3, dtype=INTS), "pairs": torch.zeros(12, dtype=INTS),
-    "gates": torch.zeros(12), "ids": torch.zeros(3, 2, dtype=INTS),
-}  # fmt: skip
-TOKENS_IN = {"x": torch.zeros(3, 8), "ids": torch.zeros(3, 2, dtype=INTS), "gates": torch.zeros(3, 2)}
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        *(("moe_combine", wrong) for wrong in (
-            {"rows": torch.zeros(11, 8)}, {"pairs": torch.zeros(12, dtype=torch.int64)},
-            {"gates": torch.zeros(12).double()}, {"gates": torch.zeros(24)[::2]},
-            {"offsets": torch.zeros(1, dtype=INTS)}, {"offsets": torch.zeros(3, 1, dtype=INTS)},
-            {"ids": torch.zeros(3, 2, dtype=torch.int64)}, {"ids": torch.zeros(2, 3, dtype=INTS).t()},
-        )),
-        *(("moe_dispatch", wrong) for wrong in (
-            {"ids": torch.zeros(4, 2, dtype=INTS)}, {"ids": torch.zeros(3, dtype=INTS)},
-            {"gates": torch.zeros(3, 2).double()}, {"gates": torch.zeros(2, 3).t()},
-        )),
-    ],
-)  # fmt: skip
-def test_operands_that_do_not_fit_together_are_refused(name: str, wrong: dict[str, torch.Tensor]) -> None:
-    found: Any = workload(name)
-    combines = name == "moe_combine"
-    operands, options = (ROWS, ("uniform", 0.0, False, "")) if combines else (TOKENS_IN, (4, "uniform", 0.0, ""))
-    problem = found.problem_of(2, list(operands.values()), options)
-    assert (problem.tokens, problem.top_k, problem.experts, problem.capacity) == (3, 2, 4, 12)
-    with pytest.raises(InvalidProblem, match="contiguous" if combines else "gates"):
-        found.problem_of(2, list((operands | wrong).values()), options)

@@ -36,7 +36,6 @@ def test_every_mode_has_a_finite_prediction(name: str, machine: object) -> None:
 
 
 def test_what_saves_launches_bytes_or_trips_is_predicted_to_take_less_time() -> None:
-    """Each in turn: the config that does, and the one that does not."""
     gather = workload("all_gather_gemm")
     large = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8)
     scaled = gather.problem_type(m=4096, n=8 * 4096, k=8192, world_size=8, dtype="fp8", scales="row", b_order="nk")

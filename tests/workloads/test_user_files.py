@@ -53,7 +53,6 @@ def write(folder: Path, before: str = "", after: str = "", name: str = "my_op.py
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """No look-up and no file of the setting is remembered."""
     forget_lookups()
     registry._from_files.cache_clear()
     yield
@@ -125,7 +124,6 @@ def test_where_a_workload_comes_from_is_told_without_its_folder(
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
-    """Imports a file as a program would, for this test."""
 
     def load(file: Path) -> Any:
         spec = importlib.util.spec_from_file_location(file.stem, file)

@@ -16,8 +16,6 @@ from autotune.kernels.launching.graphs import Replayed, watched
 
 
 class Device:
-    """The actions in order; True while the caller captures."""
-
     def __init__(self) -> None:
         self.done: list[str] = []
         self.capturing = False
@@ -50,7 +48,6 @@ class Graph:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    """A device that only says what was done."""
     found = Device()
     stream = SimpleNamespace(wait_stream=lambda other: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", found.graph)
@@ -126,15 +123,12 @@ def test_a_graph_goes_with_its_call(device: Device) -> None:
 
 
 class Heap:
-    """As much of a heap as a call that replays asks for."""
-
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
 
 
 @pytest.fixture
 def counter() -> Iterator[torch.Tensor]:
-    """On the device; no call replays before and after."""
     graphs._REPLAYED.clear()
     yield torch.zeros((), device="cuda")
     graphs._REPLAYED.clear()

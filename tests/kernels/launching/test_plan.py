@@ -27,8 +27,6 @@ class Kernel:
 
 
 class Compiled:
-    """What it makes."""
-
     def __init__(self, launched: list[Any]) -> None:
         self._launched = launched
 

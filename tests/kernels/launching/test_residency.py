@@ -79,7 +79,6 @@ def test_what_is_not_known_or_not_needed_is_not_held_against_a_kernel(unknown: C
 
 
 def compiled(compilers: Compilers, name: str, machine: Machine, **changes: int | str | bool) -> list[Compiled]:
-    """The kernels of the first push with some changes."""
     found = workload(name)
     problem = found.problem_type(m=4096, n=8192, k=8192, world_size=8)
     push = next(each for each in found.first_configs(Task(problem, machine)) if each["mode"] == "push")

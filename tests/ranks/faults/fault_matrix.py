@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from faulty_workload import EVERY_RANK
-from process_ends import gone
+from process_ends import gone, left_in_shared_memory, shared_memory
 
 from autotune.config import Config
 from autotune.errors import GangError
@@ -40,7 +41,6 @@ LATE = 300.0
 
 PHASES = ("compile", "check", "measure")
 PATIENT = 120.0
-"""Seconds for a phase in which nothing hangs, on a machine that is oversubscribed."""
 
 SILENT = "no answer from rank .* in phase {phase} within"
 DIED = "rank {rank} died in phase {phase}: "
@@ -65,13 +65,10 @@ ENDS: dict[str, tuple[Outcome | None, str]] = {
     "corrupts memory": (Outcome.WRONG_RESULT, WRONG),
     "times out": (Outcome.TIMED_OUT, "rank {rank}: a wait in the kernel timed out"),
 }
-"""The outcome and the reason, a pattern; without an outcome, the message with which the run stops."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault, in one phase, on one rank."""
-
     fault: str
     phase: str
     victim: int = 1
@@ -82,7 +79,6 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """What carries it to the ranks."""
         return GOOD.replace(fault=self.fault, phase=self.phase, victim=self.victim)
 
     @property
@@ -107,7 +103,6 @@ class Sniper(Gang):
     """Seconds for a phase in which a rank is to hang; more where a good config's phases show the machine to be slow."""
 
     def allow(self, fault: str) -> None:
-        """Deadlines for the next config: short ones only where a rank hangs, for then they are waited out."""
         self._deadlines = {**self._deadlines, **dict.fromkeys(PHASES, PATIENT)}
         if ENDS[fault][1] == SILENT:
             good = self.evaluate(GOOD, 6, ONCE)
@@ -124,9 +119,11 @@ class Sniper(Gang):
 
 
 @contextmanager
-def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
-    """Ranks that have the workload with planted faults."""
+def gang_of_victims(place: Path, world_size: int, grace: float, **dimensions: int) -> Iterator[Sniper]:
+    """Deadlines are short where one is waited out. Nothing is left of the ranks, in memory or in ``place``."""
+    before = shared_memory()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)
         patch.setitem(evaluation.BURSTS, "interpreter", 1)
@@ -137,6 +134,8 @@ def gang_of_victims(world_size: int, grace: float, **dimensions: int) -> Iterato
             yield started
             pids = [process.pid for process in started._processes]
         assert all(gone(pid, within=300) for pid in pids)
+        assert os.listdir(place) == []
+    assert not left_in_shared_memory(before)
     registry._from_files.cache_clear()
 
 

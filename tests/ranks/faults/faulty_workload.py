@@ -1,6 +1,6 @@
 """A user's workload whose configs carry a fault: what it is, in which phase of the evaluation, and on which rank.
 
-Config fields: ``fault``, one of ``STRIKES``; ``phase``, one of compile (on GPUs only: nothing is compiled elsewhere),
+Config fields: ``fault``, a case of ``strike``; ``phase``, one of compile (on GPUs only: nothing is compiled elsewhere),
 check, measure and recheck; ``victim``, a rank or ``EVERY_RANK``. A fault of phase start has no config to carry it: the
 setting ``FAULT_AT_START`` says ``fault, victim``.
 """
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,6 @@ FAULT_AT_START = "FAULT_AT_START"
 
 @triton.jit
 def spin_kernel(flag):
-    """Waits for what never comes."""
     seen = tl.load(flag, volatile=True)
     while seen == 0:
         seen = tl.load(flag, volatile=True)
@@ -46,7 +44,6 @@ def spin_kernel(flag):
 
 @triton.jit
 def stray_kernel(address):
-    """Stores where nothing is."""
     tl.store(address.to(tl.int64).to(tl.pointer_type(tl.int32)), 1)
 
 
@@ -56,8 +53,6 @@ class Faulty(AllGatherGemm):
 
 
 class FaultyOperation(AllGatherGemmOperation):
-    """All-gather + GEMM with planted faults."""
-
     config = Config({})
     refreshes = calls = 0
     says_it_timed_out = False
@@ -74,7 +69,7 @@ class FaultyOperation(AllGatherGemmOperation):
         def faulty() -> None:
             run()
             if self.stricken:
-                strike(self.config["fault"], self)
+                strike(str(self.config["fault"]), self)
             self.calls += 1
 
         return faulty
@@ -90,104 +85,61 @@ class FaultyOperation(AllGatherGemmOperation):
 
 
 def victimised(config: Config) -> bool:
-    """True if the config's fault is for this rank."""
     return "fault" in config and config["victim"] in (EVERY_RANK, dist.get_rank())
 
 
 def sound(config: Config) -> Config:
-    """The same without the fault, of which the kernels know nothing."""
     return Config({name: value for name, value in config.items() if name not in ("fault", "phase", "victim")})
 
 
-def strike(fault: Any, operation: FaultyOperation | None = None) -> None:
-    """Do what the fault is; those that need memory of the operation's have it from the check on."""
-    STRIKES[str(fault)](operation)
-
-
-def _leave(_: Any) -> None:
-    print("last words", file=sys.stderr, flush=True)
-    os._exit(3)
-
-
-def _hang_with_a_child(_: Any) -> None:
-    child = subprocess.Popen(["sleep", "1000"])
-    print(f"child {child.pid}", file=sys.stderr, flush=True)
-    time.sleep(1000)
-
-
-def _hang_in_a_kernel(_: Any) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    spin_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
-    torch.cuda.synchronize()
-
-
-def _refuse(_: Any) -> None:
-    raise CompileError("planted: ptxas said no")
-
-
-def _raise(_: Any) -> None:
-    raise ZeroDivisionError("planted")
-
-
-def _exhaust_heap(operation: Any) -> None:
-    operation._heap.allocate((operation._heap.size,), torch.uint8)
-
-
-def _exhaust_host(_: Any) -> None:
-    torch.empty(1 << 60, dtype=torch.uint8)
-
-
-def _exhaust_device(_: Any) -> None:
-    hoard = []
-    while True:
-        hoard.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
-
-
-def _lose_device(_: Any) -> None:
-    if not torch.cuda.is_available():
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nplanted")
-    stray_kernel[(1,)](1 << 20)
-    torch.cuda.synchronize()
-
-
-def _spoil_output(operation: Any) -> None:
-    operation._tensors.c[0, 0] += 100.0
-
-
-def _leave_nan(operation: Any) -> None:
-    operation._tensors.c[3, 5] = float("nan")
-
-
-def _corrupt_memory(operation: Any) -> None:
-    operation._tensors.a.add_(1.0)  # every rank's next result is wrong
-
-
-def _time_out(operation: Any) -> None:
-    operation.says_it_timed_out = True
-
-
-STRIKES: dict[str, Callable[[Any], None]] = {
-    "is killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "exits": _leave,
-    "hangs on the host": lambda _: time.sleep(1000),
-    "hangs in a kernel": _hang_in_a_kernel,
-    "hangs with a child": _hang_with_a_child,
-    "raises": _raise,
-    "does not compile": _refuse,
-    "exhausts the heap": _exhaust_heap,
-    "exhausts the host": _exhaust_host,
-    "exhausts the device": _exhaust_device,
-    "loses its device": _lose_device,
-    "spoils the output": _spoil_output,
-    "leaves NaN": _leave_nan,
-    "corrupts memory": _corrupt_memory,
-    "times out": _time_out,
-}
+def strike(fault: str, operation: Any = None) -> None:
+    """What needs memory of the operation's has it from the check on."""
+    match fault:
+        case "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exits":
+            print("last words", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "hangs on the host":
+            time.sleep(1000)
+        case "hangs in a kernel":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            spin_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device=device))
+            torch.cuda.synchronize()
+        case "hangs with a child":
+            child = subprocess.Popen(["sleep", "1000"])
+            print(f"child {child.pid}", file=sys.stderr, flush=True)
+            time.sleep(1000)
+        case "raises":
+            raise ZeroDivisionError("planted")
+        case "does not compile":
+            raise CompileError("planted: ptxas said no")
+        case "exhausts the heap":
+            operation._heap.allocate((operation._heap.size,), torch.uint8)
+        case "exhausts the host":
+            torch.empty(1 << 60, dtype=torch.uint8)
+        case "exhausts the device":
+            hoard = []
+            while True:
+                hoard.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+        case "loses its device":
+            if not torch.cuda.is_available():
+                raise RuntimeError("CUDA error: an illegal memory access was encountered\nplanted")
+            stray_kernel[(1,)](1 << 20)
+            torch.cuda.synchronize()
+        case "spoils the output":
+            operation._tensors.c[0, 0] += 100.0
+        case "leaves NaN":
+            operation._tensors.c[3, 5] = float("nan")
+        case "corrupts memory":
+            operation._tensors.a.add_(1.0)  # every rank's next result is wrong
+        case "times out":
+            operation.says_it_timed_out = True
+        case _:
+            raise AssertionError(f"no such fault: {fault}")
 
 
 class FaultyWorkload(AllGatherGemmWorkload):
-    """The plug-in, under a name of its own."""
-
     name, problem_type, operation_type = "faulty", Faulty, FaultyOperation
 
     def operation(self, *arguments: Any) -> Any:
@@ -198,13 +150,11 @@ class FaultyWorkload(AllGatherGemmWorkload):
         return operation
 
     def compile(self, task: Task[Any], config: Config) -> Any:
-        """On a rank, where the fault is one of compiling."""
         if config.get("phase") == "compile" and victimised(config):
-            strike(config["fault"])
+            strike(str(config["fault"]))
         return super().compile(task, sound(config))
 
     def tolerance_of(self, task: Task[Any], config: Config) -> Any:
-        """That of the kernels."""
         return super().tolerance_of(task, sound(config))
 
 

@@ -6,15 +6,12 @@ four, eight ranks are two on each.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fault_matrix import FILE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK
-from process_ends import left_in_shared_memory, shared_memory
 
 RANKS = [pytest.param(ranks, marks=pytest.mark.gpu(min(ranks, 4))) for ranks in (2, 4, 8)]
 
@@ -35,14 +32,10 @@ CASES = [
 
 @pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks} ranks")
 def gang(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sniper]:
-    """Deadlines are short where one is waited out. Nothing is left of them afterwards."""
-    before, place = shared_memory(), tmp_path_factory.mktemp("temporary")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(place))
-        with gang_of_victims(request.param, grace=2.0, m=256, n=1024, k=512) as started:
-            yield started
-        assert os.listdir(place) == []
-    assert not left_in_shared_memory(before)
+    with gang_of_victims(
+        tmp_path_factory.mktemp("temporary"), request.param, grace=2.0, m=256, n=1024, k=512
+    ) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

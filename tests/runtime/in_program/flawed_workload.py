@@ -21,7 +21,6 @@ from autotune.workloads.tolerance import Error
 FLAWS = ("none", "too much", "too much later", "times out", "wrong")
 TROUBLES = ("none", "raises", "hangs", "loses its device", "is interrupted", "is always wrong")
 WITH_ROUTINGS = 1024
-"""A width with another routing."""
 LATE = 3.0
 """Seconds for which a rank hangs: longer than the time-out of the tests."""
 
@@ -40,8 +39,6 @@ class FlawedProblem(Problem):
 
 
 class FlawedOperation(Operation):
-    """The sum by the library, or by reading the peers' memory."""
-
     def __init__(self, problem: FlawedProblem, heap: Any) -> None:
         self._problem, self._heap = problem, heap
         self._own = heap.allocate((problem.width,), torch.float32)
@@ -110,10 +107,7 @@ class FlawedOperation(Operation):
 
 
 class FlawedWorkload(Workload):
-    """16 configs: one of the library and 15 that read."""
-
     set_up: ClassVar[list[int]] = []
-    """The widths that this process has set up."""
 
     name = "flawed_sum"
     problem_type = FlawedProblem

@@ -10,11 +10,14 @@ import torch
 import torch.distributed as dist
 
 import autotune
+from autotune.db import CacheKey, Store, Winner
 from autotune.errors import AutotuneError
 from autotune.kernels.launching.tensors import TORCH_DTYPES
+from autotune.outcome import Latency
 from autotune.problem import Problem
+from autotune.runtime.host_overhead import arguments_of, public_of
 from autotune.task import Task
-from autotune.workloads import workload
+from autotune.workloads import provenance_of, workload
 
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 MODES = {
@@ -38,7 +41,6 @@ HEAP = 1 << 29 if torch.cuda.is_available() else 32 << 20
 
 
 def url(folder: Path) -> str:
-    """A database that is not there."""
     return f"sqlite:///{folder / 'none.db'}"
 
 
@@ -48,6 +50,21 @@ def are_right(worlds: list[dict[str, float]], modes: dict[str, set[str]]) -> Non
     for worst in worlds:
         assert set(worst) == expected
         assert max(worst.values()) < WORST, worst
+
+
+def store_winner(url: str, task: Task[Any], config: autotune.Config) -> None:
+    """As if it had been tuned."""
+    with Store.open(url) as store:
+        provenance = provenance_of(workload(task.problem.workload))
+        study = store.study(CacheKey.of(task), provenance, seed=0, space_size=1)
+        store.finish(study.id, Winner(config, Latency(1.0, 1.0, 1.0, 0.0, 1)))
+
+
+def wrong_of(found: Any, least: int) -> Any:
+    """Answers that are neither small errors nor True; all of them, if they are fewer than ``least``."""
+    named = found if isinstance(found, dict) else dict(enumerate(found))
+    wrong = {way: each for way, each in named.items() if each is False or not (each is True or 0 <= each < WORST)}
+    return wrong or (None if len(named) >= least else found)
 
 
 def found_out_and_mended(others: list[dict[str, str]], last: dict[str, str]) -> None:
@@ -87,9 +104,7 @@ def problems(device: torch.device) -> list[Problem]:
 
 
 def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune.Config]:
-    """One of each mode ``but`` one that only some GPUs have: the first that a search would try. Ranks that share a GPU
-    have no library's collectives.
-    """
+    """The first config of each mode ``but`` one; ranks that share a GPU have no library's collectives."""
     plugin = workload(task.problem.workload)
     sharing = not task.machine.is_interpreter and dist.get_world_size() > torch.cuda.device_count()
     baselines = {} if sharing else plugin.baselines(task)
@@ -106,13 +121,11 @@ OPTIONS = {
 
 
 def options(problem: Problem) -> dict[str, Any]:
-    """An operator's options besides its operands for this problem, in its own order."""
     along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
     return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
 
 
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    """The operator of a problem."""
     out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
     return out
 
@@ -128,6 +141,54 @@ def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torc
 def error(out: torch.Tensor, reference: torch.Tensor) -> float:
     """Relative; infinite where a NaN came out."""
     return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
+
+
+def listed(results: Any) -> list[torch.Tensor]:
+    """One result or several, in whatever they come."""
+    if isinstance(results, torch.Tensor):
+        return [results]
+    return [each for part in results if part is not None for each in listed(part)]
+
+
+class Calls:
+    """Calls of a problem's public function on the operands of the tuner's operation, by which they are judged."""
+
+    def __init__(self, context: autotune.Context, problem: Any, config: autotune.Config | None = None) -> None:
+        self.context, self.problem, self.config, self.plugin = context, problem, config, workload(problem.workload)
+        self.operation: Any = self.plugin.operation(Task(problem, context.machine), context.heap, context.spin_limit)
+
+    def refresh(self, seed: int) -> None:
+        self.operation.refresh(seed)
+
+    def copies(self, seed: int) -> dict[str, torch.Tensor | None]:
+        """Other inputs, where the caller has them, and A where a call in place takes it."""
+        self.refresh(seed)
+        dist.barrier()  # some rank may draw what another one's operands are
+        own = {name: None if x is None else x.clone() for name, x in self.operation.operands.items()}
+        if getattr(self.problem, "in_place", False) and "a" in own:
+            own["a"] = autotune.all_gather_shard(self.context, self.problem, config=self.config).copy_(own["a"])
+        return own
+
+    def given(self, operands: Any) -> dict[str, Any]:
+        config = {} if self.config is None else {"config": self.config}
+        return arguments_of(self.plugin, self.problem, operands) | config  # type: ignore[arg-type]
+
+    @property
+    def function(self) -> Any:
+        return public_of(self.plugin, self.problem)
+
+    def __call__(self) -> None:
+        made = listed(self.function(self.context, **self.given(self.operation.operands)))
+        for place, result in zip(self.operation.outputs(), made, strict=True):
+            place.copy_(result)
+
+    def right(self, results: list[torch.Tensor] | None = None) -> bool:
+        """As near to the reference as the workload says."""
+        operation, task = self.operation, Task(self.problem, self.context.machine)
+        error = operation.error() if results is None else operation.error_of(results, operation._number)
+        config = self.config or self.context.choose(self.problem, workload=self.plugin).config
+        allowed = self.plugin.tolerance_of(task, config)
+        return bool(error.overall <= allowed.overall and error.element <= allowed.element)
 
 
 def said(attempt: Any) -> str:

@@ -22,7 +22,6 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 def everything(url: str) -> dict[str, Any]:
-    """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
         functions = (dimensions, averages, scaled, strides, one_place, ragged)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
@@ -31,13 +30,11 @@ def everything(url: str) -> dict[str, Any]:
 
 
 def normal(context: autotune.Context, seed: int, *shape: int) -> torch.Tensor:
-    """The same on every rank."""
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return drawn.bfloat16().to(context.heap.device)
 
 
 def parts(context: autotune.Context, seed: int, *shape: int) -> list[torch.Tensor]:
-    """One for each rank."""
     return list(normal(context, seed, context.heap.world_size, *shape))
 
 
@@ -124,7 +121,6 @@ def scaled(context: autotune.Context) -> dict[str, float]:
 
 
 def strides(context: autotune.Context) -> dict[str, float]:
-    """Errors by operator, mode and kind of strides."""
     heap, found = context.heap, {}
     rank, world = heap.rank, heap.world_size
     ranks: dict[str, Any] = {"world_size": world, "k": DEPTH * world}

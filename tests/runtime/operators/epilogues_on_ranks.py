@@ -13,14 +13,12 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 IN_FP8 = 0.04
-"""Largest relative error of a result in e4m3 with scales."""
 
 
 SPECIAL = (float("inf"), float("nan"), -float("inf"))
 
 
 def everything(url: str) -> dict[str, Any]:
-    """Every answer of this module, in one context."""
     with autotune.Context(HEAP, url=url) as context:
         functions = (quantised, residual, several, gathered, gathered_bits, infinite)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}

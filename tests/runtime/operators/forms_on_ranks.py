@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from calls import error
+from calls import error, listed
 from gradient_forms import Form, Tensor, forms
 
 import autotune
@@ -100,12 +100,10 @@ def loss(results: list[Tensor], ranks: list[int]) -> Tensor:
 
 
 def total(results: list[Tensor], rank: int) -> Tensor:
-    """One rank's loss."""
     return torch.stack([loss([result], [rank + 3 * number]) for number, result in enumerate(results)]).sum()
 
 
 def without_ranks(form: Form, wide: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Each rank's results."""
     assert form.truth is not None
     return [listed(each) for each in form.truth(*map(list, zip(*wide, strict=True)))]
 
@@ -117,19 +115,11 @@ def ranks_loss(form: Form, results: list[list[Tensor]]) -> Tensor:
 
 
 def in_fp64(form: Form, everyone: list[list[Tensor]]) -> list[list[Tensor]]:
-    """All ranks' operands with gradients of their own; shared ones are one tensor."""
     wide = [[x.double().requires_grad_() for x in operands] for operands in everyone]
     return [
         [wide[0 if name in form.shared else rank][at] for at, name in enumerate(form.shapes)]
         for rank in range(len(wide))
     ]
-
-
-def listed(results: Any) -> list[Tensor]:
-    """One result or several, in whatever they come."""
-    if isinstance(results, Tensor):
-        return [results]
-    return [each for part in results if part is not None for each in listed(part)]
 
 
 def difference(grad: Any, right: Any) -> float:

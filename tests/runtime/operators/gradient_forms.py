@@ -28,16 +28,13 @@ class Form:
     shapes: dict[str, tuple[int, ...] | list[tuple[int, ...]]]
     """Those of the operands; a list: rank by rank."""
     shared: tuple[str, ...] = ()
-    """Operands that are the same on all ranks."""
     once: bool = False
-    """True if the result is one matrix that all ranks have."""
 
     def loss_of(self, rank: int) -> int:
         """The rank whose loss this one has: of one result that all have, it is the same."""
         return 0 if self.once else rank
 
     def drawn(self, seed: int) -> list[list[Tensor]]:
-        """Every rank's operands, the same on all ranks."""
         generator = torch.Generator().manual_seed(seed)
         everyone: list[list[Tensor]] = [[] for _ in range(dist.get_world_size())]
         for name, shape in self.shapes.items():
@@ -160,26 +157,13 @@ def _reduces() -> Iterator[tuple[str, Form]]:
 
 
 def _layers() -> Iterator[tuple[str, Form]]:
-    ranks = dist.get_world_size()
+    """The one whose gradients are its own; ``tests/nn`` has the others."""
 
-    def columns(gather_dim: int | None) -> Any:
-        def results(x: list[Tensor], weight: list[Tensor], bias: list[Tensor]) -> list[Tensor]:
-            full = x[0] if gather_dim is None else torch.cat(x, gather_dim)
-            return [full @ w.t() + row for w, row in zip(weight, bias, strict=True)]
+    def columns(x: list[Tensor], weight: list[Tensor], bias: list[Tensor]) -> list[Tensor]:
+        return [x[0] @ w.t() + row for w, row in zip(weight, bias, strict=True)]
 
-        return results
-
-    def rows(x: list[Tensor], weight: list[Tensor], bias: list[Tensor]) -> list[Tensor]:
-        return [torch.stack([y @ w.t() for y, w in zip(x, weight, strict=True)]).sum(0) + bias[0]] * ranks
-
-    shapes: Any = {"x": (ranks, 2, DEPTH), "weight": (COLUMNS, DEPTH), "bias": (COLUMNS,)}
-    yield "column parallel", Form(functional.column_parallel, columns(None), shapes, ("x",))
-    yield "column parallel 1", Form(lambda *x: functional.column_parallel(*x, gather_dim=1), columns(1), shapes)
-    yield "row parallel", Form(functional.row_parallel, rows, shapes, ("bias",), True)
-    yield "row parallel 0", Form(
-        lambda *x: functional.row_parallel(*x, scatter_dim=0),
-        lambda *x: [each[rank : rank + 1] for rank, each in enumerate(rows(*x))], shapes, ("bias",),
-    )  # fmt: skip
+    shapes: Any = {"x": (2, 2, DEPTH), "weight": (COLUMNS, DEPTH), "bias": (COLUMNS,)}
+    yield "column parallel", Form(functional.column_parallel, columns, shapes, ("x",))
 
 
 def _refusals() -> Iterator[tuple[str, Form]]:

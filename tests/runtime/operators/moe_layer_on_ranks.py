@@ -45,7 +45,6 @@ class Layer:
         )
 
     def drawn(self, seed: int) -> Operands:
-        """This rank's x, ids and gates."""
         routing = drawn_routing(self.problem, self.device, seed, KINDS[seed % len(KINDS)])
         return self.every[self.rank].clone(), routing.ids[self.rank].clone(), routing.gates[self.rank].clone()
 
@@ -58,7 +57,6 @@ class Layer:
     def mixed(
         self, operands: Operands, config: autotune.Config | None = None, there: autotune.Config | None = None
     ) -> torch.Tensor:
-        """The mixture, by the fused operators."""
         x, ids, gates = operands
         by: dict[str, Any] = {"experts": self.problem.experts, "config": there}
         found = autotune.moe_dispatch_gemm(self.context, x, ids, gates, self.own_up, **by)
@@ -71,7 +69,6 @@ class Layer:
         return _distance(out, x.double() * weight)
 
     def wrong_mixed(self, out: torch.Tensor, operands: Operands) -> float:
-        """Against the mixture expert by expert, in fp64."""
         x, ids, gates = operands
         expected = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
         for expert in range(self.problem.experts):
@@ -95,8 +92,6 @@ def calls(url: str) -> dict[str, Any]:
         x, ids, gates = layer.drawn(len(KINDS))
         drawn.append((x, ids[:, (0, 1, 0)].contiguous(), gates))  # an expert twice: its gates add up
         found: dict[str, Any] = {
-            "gathered": max(layer.wrong_gathered(layer.gathered(each), each) for each in drawn[:2]),
-            "mixed": max(layer.wrong_mixed(layer.mixed(each), each) for each in drawn[:2]),
             "compiled": grown(layer, drawn[0]),
             "beyond": beyond(layer, drawn[0]),
             "too many": too_many(context),
@@ -104,7 +99,7 @@ def calls(url: str) -> dict[str, Any]:
             "rows left out": rows_left_out(context),
         }
         for problem in (layer.problem, layer.fused):
-            found[problem.workload] = by_mode(layer, problem, drawn[2:])
+            found[problem.workload] = by_mode(layer, problem, drawn)
         return found
 
 
@@ -223,7 +218,6 @@ def rows_left_out(context: autotune.Context) -> bool | None:
 
 
 def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:
-    """The operator that combines, with what has been dispatched to this rank."""
     x, ids, gates = operands
     experts = layer.problem.experts
     if fused:

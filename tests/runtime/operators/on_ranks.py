@@ -26,17 +26,12 @@ from autotune.task import Task
 
 
 def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """The answers of functions of this module, called one after the other: to start ranks takes longer than most."""
     url, names = arguments
     return {name: globals()[name](url) for name in names}
 
 
 def every_mode(url: str) -> dict[str, float]:
-    """The worst error of each operator and mode, called in turns, ranks out of step, nothing to line them up.
-
-    In each round every operator is called by another config, three times: first by the one that is looked up. Nothing
-    in it may be on its way out of torch.
-    """
+    """The worst error of each operator and mode, called in turns, three times each, ranks out of step."""
     worst: dict[str, float] = {}
     with warnings.catch_warnings(), autotune.Context(HEAP, url=url) as context:
         warnings.simplefilter("error", FutureWarning)
@@ -255,8 +250,8 @@ def threads_in_turns(url: str) -> dict[str, Any]:
     return {"errors": errors, "same configs": all(configs == chosen for configs in found)}
 
 
-def threads_at_once(url: str) -> float:
-    """The worst error of a single rank's calls by threads in no order at all: each is made as a whole."""
+def threads_at_once(url: str) -> list[float]:
+    """The worst errors of a single rank's calls by threads in no order at all: each is made as a whole."""
     with autotune.Context(HEAP, url=url) as context:
         here = [problem for problem in problems(context.heap.device) if problem.workload != "flash_decode"]
 
@@ -265,10 +260,10 @@ def threads_at_once(url: str) -> float:
             return max(error(call(context, problem, operands), reference) for problem, operands, reference in pairs)
 
         with ThreadPoolExecutor(4) as pool:
-            return max(pool.map(worker, range(4)))
+            return list(pool.map(worker, range(4)))
 
 
-def memory_is_free(url: str) -> bool:
+def memory_is_free(url: str) -> list[bool]:
     """True if a call's tensors are freed once their caller has dropped them."""
     with autotune.Context(HEAP, url=url) as context:
         array = np.ones((8, 32), dtype=np.float32)
@@ -277,7 +272,7 @@ def memory_is_free(url: str) -> bool:
         before = alive() is not None
         del array
         gc.collect()
-        return before and alive() is None
+        return [before and alive() is None]
 
 
 def rows_of_a_matrix(url: str) -> list[float]:
@@ -328,9 +323,7 @@ def replayed(arguments: tuple[str, str]) -> dict[str, float]:
 
 
 def on_streams(url: str) -> dict[str, float]:
-    """The worst error of each operator where every call is on another stream than the last and on the other one of two
-    contexts, and each rank's streams are late in turn, and nobody waits.
-    """
+    """The worst errors where each call is on another stream, in the other of two contexts; streams are late in turn."""
     worst: dict[str, float] = {}
     with autotune.Context(HEAP, url=url) as one, autotune.Context(HEAP, url=url) as other:
         device = one.heap.device

@@ -23,7 +23,6 @@ BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
 
 def refused(url: str) -> list[str]:
-    """What is not an InvalidProblem that names what is wrong."""
     with autotune.Context(HEAP, url=url) as context:
         unlike = []
         for cases in (gemms, dimensions, scales, norms, decodes, mixtures):
@@ -171,7 +170,16 @@ def mixtures(context: autotune.Context) -> Cases:
     yield "requires a gradient", lambda: there(x.clone().requires_grad_(), ids, gates)
     yield "tokens=3", lambda: there(x, ids, gates, tokens=3)
     yield "ids and gates", lambda: there(x[:3], ids[:2], gates[:3], tokens=6)
-    yield "as a dispatch gives them", lambda: back(rows[:-1], *plan, ids)
+    for wrong_ids, wrong_gates in ((ids[0], gates), (ids, gates.t().contiguous().t()), (ids, gates.double())):
+        yield "gates", lambda ids=wrong_ids, gates=wrong_gates: there(x, ids, gates)  # type: ignore[misc]
+    offsets, pairs, of_rows = plan
+    for at, wrong in (
+        (0, rows[:-1]), (1, offsets[:1]), (1, offsets[:, None]), (2, pairs.long()), (3, of_rows.double()),
+        (3, of_rows.repeat(2)[::2]), (4, ids.t().contiguous().t()),
+    ):  # fmt: skip
+        operands = [rows, *plan, ids]
+        operands[at] = wrong
+        yield "contiguous", lambda operands=operands: back(*operands)  # type: ignore[misc]
     yield "[capacity, hidden]", lambda: back(rows.t().contiguous().t(), *plan, ids)
     yield "tokens=3", lambda: back(*found, ids, tokens=3)
     few = autotune.moe_dispatch(context, x[:2], ids[:2], gates[:2], experts=experts, tokens=6)

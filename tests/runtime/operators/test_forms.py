@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from calls import MODES, WORST, url
+from calls import MODES, url, wrong_of
 from ranks_of_functions import run_ranks
 from two_ranks import TWO_GPUS
 
@@ -34,5 +34,4 @@ def test_every_form_of_call_is_right(forms: str, gpu: str, tmp_path: Path) -> No
     for found in run_ranks(file, "everything", 2, tmp_path, gpu=gpu, argument=url(tmp_path)):
         assert found.keys() == FORMS[forms].keys()
         for name, least in FORMS[forms].items():
-            wrong = {way: each for way, each in found[name].items() if each is not True and not 0 <= each < WORST}
-            assert not wrong and len(found[name]) >= least, (name, found[name])
+            assert not wrong_of(found[name], least), name

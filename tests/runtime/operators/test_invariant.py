@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import url
+import torch
+from calls import HEAP, Calls, store_winner, url
 from ranks_of_functions import run_ranks
 from same_rows import NAMES, small_problem
 
+import autotune
 from autotune.cli import session
 from autotune.db import Store
 from autotune.machine import machine
+from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.tuning import EFFORTS, Budget, tune
 from autotune.workloads import workload
-
-ON_RANKS = str(Path(__file__).with_name("invariant_on_ranks.py"))
 
 
 def cuts(problem: Any, count: int) -> list[tuple[int, int]]:
@@ -35,20 +36,16 @@ def cuts(problem: Any, count: int) -> list[tuple[int, int]]:
 def test_untuned_calls_of_any_size_give_a_row_the_same_bits(tmp_path: Path) -> None:
     problems = [small_problem(name, 3, seed=4) for name in NAMES]
     arguments = [(problem.workload, problem.as_dict(), cuts(problem, 1)) for problem in problems]
-    for told in run_ranks(ON_RANKS, "same_bits", 3, tmp_path, argument=(url(tmp_path), arguments)):
+    for told in run_ranks(__file__, "same_bits", 3, tmp_path, argument=(url(tmp_path), arguments)):
         assert told == {name: ["default"] for name in NAMES}
 
 
-def test_a_context_keeps_its_first_config_whatever_is_tuned_later(tmp_path: Path) -> None:
+def test_a_context_keeps_its_first_config_whatever_is_tuned_later_and_the_pass_refuses_it(tmp_path: Path) -> None:
     fields = {"m": 64, "n": 32, "k": 64, "world_size": 2, "invariant": True}
     argument = (f"sqlite:///{tmp_path / 'cache.db'}", fields)
-    for told in run_ranks(ON_RANKS, "first_answer_stays", 2, tmp_path, argument=argument):
+    for *told, form, refused in run_ranks(__file__, "first_answer_stays", 2, tmp_path, argument=argument):
         assert told == ["default 1", "default 1", "default 1", "exact 2"]
-
-
-def test_the_pass_refuses_an_invariant_context(tmp_path: Path) -> None:
-    for told in run_ranks(ON_RANKS, "refused", 2, tmp_path, argument=url(tmp_path)):
-        assert told[0] == "True" and "invariant context" in told[1]
+        assert form == "True" and "invariant context" in refused
 
 
 GPU_SIZES: dict[str, dict[str, Any]] = {
@@ -76,5 +73,68 @@ def test_a_tuned_config_gives_a_row_the_same_bits_on_gpus(tmp_path: Path, name: 
     assert result.entry is not None
     assert name == "flash_decode" or result.entry.winner.config["mode"] != "bsp"
     argument = (f"sqlite:///{tmp_path / 'cache.db'}", [(name, problem.as_dict(), cuts(problem, 4))])
-    for told in run_ranks(ON_RANKS, "same_bits", 2, tmp_path, gpu=True, argument=argument):
+    for told in run_ranks(__file__, "same_bits", 2, tmp_path, gpu=True, argument=argument):
         assert told == {name: ["exact"]}
+
+
+def same_bits(argument: tuple[str, list[tuple[str, dict[str, Any], list[tuple[int, int]]]]]) -> dict[str, list[str]]:
+    """By workload: differences of these sizes' calls from rows of a larger one; the config's source."""
+    url, problems = argument
+    found = {}
+    for name, fields, cuts in problems:
+        with autotune.Context(HEAP, url=url, invariant=True) as context:
+            found[name] = differences(context, workload(name).problem_type(**fields), cuts)
+    return found
+
+
+def differences(context: autotune.Context, problem: Any, cuts: list[tuple[int, int]]) -> list[str]:
+    whole = Calls(context, problem)
+    whole.refresh(7)
+    whole()
+    batch, told = whole.operation.batch(), []
+    for part in whole.operation.parts().values():  # the library's, whose bits may vary
+        part()
+    for rows, first in cuts:
+        calls = Calls(context, problem.with_rows(rows))
+        calls.refresh(7)
+        for number in range(2):
+            calls.operation.take_rows(batch, first)
+            calls()
+            if unlike := calls.operation.unlike_rows(batch, first):
+                told.append(f"call {number} of {rows} rows from {first} on: {unlike}")
+    return [*told, *{context.choose(each).source for each in (problem, problem.with_rows(cuts[0][0]))}]
+
+
+def first_answer_stays(argument: tuple[str, dict[str, Any]]) -> list[str]:
+    """Sources and a knob: untuned, tuned otherwise meanwhile, of another size, in another context."""
+    url, fields = argument
+    problem, told = autotune.GemmReduceScatter(**fields), []
+
+    def look(context: autotune.Context, rows: int) -> None:
+        chosen = context.choose(problem.with_rows(rows))
+        told.append(f"{chosen.source} {chosen.config['group_m']}")
+
+    with autotune.Context(HEAP, url=url, invariant=True) as context:
+        look(context, problem.m)
+        other = context.choose(problem).config.replace(group_m=2)
+        if torch.distributed.get_rank() == 0:
+            store_winner(url, Task(problem, context.machine), other)
+        torch.distributed.barrier()
+        forget_lookups()
+        context.release()
+        look(context, problem.m)
+        look(context, 2)
+    with autotune.Context(HEAP, url=url, invariant=True) as context:
+        look(context, 2)
+        return [*told, *refused(context)]
+
+
+def refused(context: autotune.Context) -> list[str]:
+    """The form of a problem in an invariant context, and the pass's error for such a context."""
+    problem = autotune.GemmAllReduce(m=4, n=32, k=32 * torch.distributed.get_world_size(), world_size=2)
+    told = [str(context.problem(problem).is_invariant)]
+    try:
+        torch.compile(lambda x: x, backend=autotune.fusing(context))(torch.zeros(1))
+    except Exception as error:  # noqa: BLE001  whatever the compiler makes of it
+        told.append(str(error))
+    return told

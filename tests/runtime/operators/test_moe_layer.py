@@ -14,13 +14,12 @@ ON_RANKS = str(Path(__file__).with_name("moe_layer_on_ranks.py"))
 COMBINE = {"push", "pull", "one_shot"}
 MODES = {"moe_combine": COMBINE, "moe_gemm_combine": COMBINE | {"custom_collective", "unfused"}}
 WORST = 2e-2
-"""Relative error of a right result in bf16, which the interpreter cuts off."""
 
 
 @pytest.mark.parametrize("gpu", EVERYWHERE)
 def test_a_mixture_of_experts_is_right_however_it_is_called(tmp_path: Path, gpu: str) -> None:
     for rank, found in enumerate(run_ranks(ON_RANKS, "calls", 2, tmp_path, gpu=gpu, argument=url(tmp_path))):
-        assert max(found[way] for way in ("gathered", "mixed", "compiled", "beyond")) < WORST, found
+        assert max(found[way] for way in ("compiled", "beyond")) < WORST, found
         ways = found["too many rows"]
         assert all(ways.values()), ways
         assert len(ways) in (0, 2 * (5 + 7)), "the library's two ways to dispatch, and each to combine"

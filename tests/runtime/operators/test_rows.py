@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calls import url
+import torch
+from calls import HEAP, listed, said, url
+from moe_layer_on_ranks import Layer
 from ranks_of_functions import run_ranks
 from two_ranks import A_GPU_EACH
 
-ON_RANKS = str(Path(__file__).with_name("rows_on_ranks.py"))
+import autotune
+from autotune.runtime.operator import OPERATORS
+from autotune.task import Task
+from autotune.workloads import workload
+
 WORST = 2e-2
-"""Relative error of a right result in bf16, which the interpreter cuts off."""
 
 PLAN: list[list[int]] = [[4], [0], [0]]
 SHAPES = {
@@ -37,9 +44,8 @@ SHAPES = {
 
 @pytest.fixture(scope="module", params=A_GPU_EACH)
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The answers of two ranks."""
     folder = tmp_path_factory.mktemp("rows")
-    return run_ranks(ON_RANKS, "everything", 2, folder, gpu=request.param, argument=url(folder))
+    return run_ranks(__file__, "everything", 2, folder, gpu=request.param, argument=url(folder))
 
 
 def test_a_call_without_rows_has_none_in_its_results_and_runs_nothing(ranks: list[dict[str, Any]]) -> None:
@@ -57,3 +63,219 @@ def test_tokens_may_differ_from_rank_to_rank(ranks: list[dict[str, Any]]) -> Non
     for found in ranks:
         assert len(found["uneven"]) >= 5 + 7
         assert max(found["uneven"].values()) < WORST and found["compiled"] < WORST, found
+
+
+FP8 = torch.float8_e4m3fn
+K, N, TOP_K, LOCAL = 128, 256, 2, 3
+MOST_EXPERTS = 100
+
+Tensor = torch.Tensor
+Call = Callable[..., Any]
+
+INTEGERS = (torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16)
+
+
+def everything(url: str) -> dict[str, Any]:
+    with autotune.Context(HEAP, url=url) as context:
+        return {"without rows": without_rows(context), "uneven": uneven(context), "compiled": compiled(Layer(context))}
+
+
+def without_rows(context: autotune.Context) -> dict[str, Any]:
+    """By operator and layer: shapes of results, whether all ways agree, and what else a call without rows does."""
+    left, calls = context.heap.left, dict(calls_without_rows(context))
+    layers = dict(layers_without_rows(context))
+
+    def all_of(given: dict[str, Any]) -> dict[str, list[Tensor]]:
+        return {name: listed(call()) for name, call in given.items()}
+
+    with autotune.collect() as problems, torch.no_grad():
+        first = all_of({**calls, **layers})
+        ways = [first, all_of({**calls, **layers})]
+        outs = {name: [torch.full_like(each, 7) for each in results] for name, results in first.items()}
+        ways.append({name: listed(call(*outs[name])) for name, call in calls.items()})
+        same = [ways[-1][name][0] is outs[name][0] for name in calls if name != "all_gather_gemm_quantised"]
+        ways.append(torch.compile(all_of, backend="aot_eager", fullgraph=True)({**calls, **layers}))
+    shapes = {name: [list(each.shape) for each in results] for name, results in first.items()}
+    zero = not any(each.float().any() for way in ways for results in way.values() for each in results)
+    alike = all([list(x.shape) for x in results] == shapes[name] for way in ways for name, results in way.items())
+    return {
+        "shapes": shapes, "alike": alike, "zero": zero, "out": all(same), "left": context.heap.left == left,
+        "problems": len(problems), "operators": sorted({*OPERATORS} - {"all_gather_gemm_kept"}),
+        "gradients": gradients_without_rows(context),
+        "one alone": one_alone(context),
+    }  # fmt: skip
+
+
+def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
+    """By operator: a call, of its results where they are to be given."""
+    ranks, device, bf16 = context.heap.world_size, context.heap.device, torch.bfloat16
+
+    def made(*shape: int, dtype: torch.dtype = bf16) -> Tensor:
+        return torch.ones(shape, device=device).to(dtype)
+
+    a, b, weight, none = made(0, K), made(K, N), made(N), made(0, N)
+    x, ids, gates = made(0, K), made(0, TOP_K, dtype=torch.int32), made(0, TOP_K, dtype=torch.float32)
+    experts, up, down = LOCAL * ranks, made(LOCAL, K, 2 * N), made(LOCAL, N, K)
+    plan = made(LOCAL + 1, dtype=torch.int32) * 0, made(0, dtype=torch.int32), made(0, dtype=torch.float32)
+    q, cache, table = made(0, 2, 64), made(4, 16, 1, 64), made(0, 2, dtype=torch.int32)
+    scales, lengths = made(0, 1, dtype=torch.float32), made(0, dtype=torch.int32)
+
+    def one(call: Call, *operands: Any, **options: Any) -> Call:
+        return lambda out=None: call(context, *operands, out=out, **options)
+
+    def several(call: Call, *operands: Any, **options: Any) -> Call:
+        return lambda *outs: call(context, *operands, out=outs or None, **options)
+
+    yield "all_gather_gemm", one(autotune.all_gather_gemm, a, b)
+    yield "all_gather_gemm_gathered", several(autotune.all_gather_gemm_with_gathered, a, b)
+    quantised = functools.partial(autotune.all_gather_gemm_quantised, context, a, b, epilogue="swiglu")
+    yield "all_gather_gemm_quantised", lambda *outs: quantised()
+    yield "gemm_reduce_scatter", one(autotune.gemm_reduce_scatter, a, b, residual=none)
+    yield "gemm_all_reduce", one(autotune.gemm_all_reduce, a, b)
+    yield "all_reduce_norm", several(autotune.all_reduce_norm, none, none, weight)
+    yield "gemm_all_reduce_norm", several(autotune.gemm_all_reduce_norm, a, b, none, weight)
+    norm, normed = autotune.all_reduce_norm_quantised, autotune.gemm_all_reduce_norm_quantised
+    yield "all_reduce_norm_quantised", several(norm, none, none, weight, scales="block")
+    yield "gemm_all_reduce_norm_quantised", several(normed, a, b, none, weight, scales="row")
+    yield "flash_decode", one(autotune.flash_decode, q, cache, cache, table, lengths)
+    yield "moe_dispatch", several(autotune.moe_dispatch, x, ids, gates, experts=experts)
+    scaled = several(autotune.moe_dispatch, x.to(FP8), ids, gates, experts=experts, scale_x=scales)
+    yield "moe_dispatch_scaled", scaled
+    yield "moe_dispatch_gemm", several(autotune.moe_dispatch_gemm, x, ids, gates, up, experts=experts)
+    yield "moe_combine", one(autotune.moe_combine, x, *plan, ids)
+    yield "moe_gemm_combine", one(autotune.moe_gemm_combine, none, down, *plan, ids)
+
+
+def layers_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
+    ranks, device, bf16 = context.heap.world_size, context.heap.device, torch.bfloat16
+    x, part = (torch.ones(1, 0, columns, dtype=bf16, device=device) for columns in (K, K // ranks))
+    ids, gates = (torch.ones(1, 0, TOP_K, dtype=kind, device=device) for kind in (torch.int64, torch.float32))
+    for dim in (None, 1):
+        columns = autotune.nn.ColumnParallelLinear(context, K, N, sequence_dim=dim, dtype=bf16)
+        rows = autotune.nn.RowParallelLinear(context, K, N, sequence_dim=dim, dtype=bf16)
+        yield f"columns, {dim}", lambda columns=columns: columns(x)
+        yield f"rows, {dim}", lambda rows=rows: rows(part)
+    options: tuple[dict[str, Any], ...] = {}, {"share": "width"}, {"replicated": True}
+    for more in options:
+        layer = autotune.nn.ExpertParallel(context, 2 * ranks, K, N, dtype=bf16, **more)
+        yield f"experts, {more}", lambda layer=layer: layer(x, ids, gates)
+
+
+def gradients_without_rows(context: autotune.Context) -> list[Any]:
+    """The shapes of the gradients of A, and the largest element of those of B."""
+    a = torch.ones(0, K, device=context.heap.device, requires_grad=True)
+    b = torch.ones(K, N, device=context.heap.device, requires_grad=True)
+    found = []
+    for call in (
+        lambda: autotune.all_gather_gemm(context, a, b),
+        lambda: autotune.all_gather_gemm_with_gathered(context, a, b)[1],
+        lambda: autotune.all_gather_gemm(context, a, b, keep_gathered=True),
+        lambda: autotune.gemm_reduce_scatter(context, a, b),
+        lambda: autotune.gemm_all_reduce(context, a, b),
+        lambda: autotune.nn.RowParallelLinear(context, K * context.heap.world_size, N)(a),
+    ):
+        a.grad, b.grad = None, torch.zeros_like(b)
+        call().sum().backward()
+        assert a.grad is not None
+        found.append([list(a.grad.shape), float(b.grad.abs().max())])
+    return found
+
+
+def one_alone(context: autotune.Context) -> str:
+    """The error where the last rank alone has no tokens, and nobody says how many others have."""
+    heap, count = context.heap, 0 if context.heap.rank == context.heap.world_size - 1 else 3
+    x, gates = (torch.ones(count, columns, device=heap.device) for columns in (2 * K, TOP_K))
+    experts = 2 * heap.world_size
+    return said(lambda: autotune.moe_dispatch(context, x, gates.int(), gates, experts=experts, tokens=count))
+
+
+def uneven(context: autotune.Context) -> dict[str, float]:
+    """Errors of tokens that differ from rank to rank, by the way they go and come back."""
+    layer, errors = Layer(context), {}
+    for turn, (name, way) in enumerate(all_ways(layer)):
+        operands = layer_operands(layer, turn)
+        wrong = layer.wrong_mixed if "gemm" in name else layer.wrong_gathered
+        errors[name] = wrong(way(*operands, into=turn % 2), as_int32(operands))
+    return errors
+
+
+def most(layer: Layer) -> int:
+    return layer.problem.tokens
+
+
+def layer_operands(layer: Layer, turn: int) -> tuple[Tensor, ...]:
+    """This turn's tokens of this rank, none on some; ids of another type each turn, every third one no expert."""
+    x, ids, gates = layer.drawn(3 * turn)
+    if turn % 2:
+        ids[:, -1] = ids[:, 0]  # an expert twice: its gates add up
+    counts = most(layer), 0, most(layer) - 2, 0, most(layer) // 2, 0
+    count, dtype = counts[(turn + layer.rank) % len(counts)], INTEGERS[turn % len(INTEGERS)]
+    limits = torch.iinfo(dtype)
+    none = [limits.max, *([limits.min, -1] if limits.min else []), *([2**32 + 1] if dtype is torch.int64 else [])]
+    wide = ids.flatten().long()
+    for place, number in zip(range(turn % 3, len(wide), 3), itertools.cycle(none), strict=False):
+        wide[place] = number
+    return x[:count].clone(), wide.view(ids.shape)[:count].to(dtype), gates[:count].clone()
+
+
+def as_int32(operands: tuple[Tensor, ...]) -> Any:
+    x, ids, gates = operands
+    wide = ids.long()
+    return x, torch.where((wide >= 0) & (wide < MOST_EXPERTS), wide, -1).int(), gates
+
+
+def ways(layer: Layer, name: str) -> list[autotune.Config]:
+    """A config of each mode of an operator, and of each of the library's exchanges."""
+    sizes: dict[str, Any] = {**layer.sizes, "world_size": layer.problem.world_size}
+    width = {"width": layer.fused.width} if "gemm" in name else {}
+    plugin, here = workload(name), layer.context.machine
+    problem = plugin.problem_type(**sizes, **width)
+    of_library = [each for each in plugin.baselines(Task(problem, here)).values() if each.get("launch") != "graph"]
+    found = {(each["mode"], each.get("exchange")): each for each in reversed(plugin.first_configs(Task(problem, here)))}
+    found |= {(each["mode"], each.get("exchange")): each for each in of_library}
+    return list(found.values())
+
+
+def pairs_of(layer: Layer, first: str, second: str) -> Iterator[tuple[str, autotune.Config, autotune.Config]]:
+    there, back = ways(layer, first), ways(layer, second)
+    for number in range(max(len(there), len(back))):
+        out, home = there[number % len(there)], back[number % len(back)]
+        said_out, said_home = (" ".join(str(c[w]) for w in ("mode", "exchange") if w in c) for c in (out, home))
+        yield f"{first} {said_out}, {second} {said_home}", out, home
+
+
+def all_ways(layer: Layer) -> Iterator[tuple[str, Call]]:
+    context, by = layer.context, {"tokens": most(layer)}
+    weights = {"moe_dispatch": [], "moe_dispatch_gemm": [layer.own_up], "moe_combine": []}
+    weights["moe_gemm_combine"] = [layer.own_down]
+    for first, second in (("moe_dispatch", "moe_combine"), ("moe_dispatch_gemm", "moe_gemm_combine")):
+        for name, there, back in pairs_of(layer, first, second):
+
+            def way(
+                x: Tensor, ids: Tensor, gates: Tensor, into: int, operators: Any = (first, second),
+                there: Any = there, back: Any = back,
+            ) -> Tensor:  # fmt: skip
+                dispatch, combine = (getattr(autotune, each) for each in operators)
+                up, down = (weights[each] for each in operators)
+                rows, *plan = dispatch(context, x, ids, gates, *up, experts=layer.problem.experts, config=there, **by)
+                out = torch.empty_like(x) if into else None
+                made: Tensor = combine(context, rows, *down, *plan, ids, out=out, config=back, **by)
+                assert out is None or made is out
+                return made
+
+            yield name, way
+
+
+def compiled(layer: Layer) -> float:
+    """The largest error of a compiled layer, whose numbers of tokens are other ones in each call."""
+    by: dict[str, Any] = {"tokens": most(layer)}
+    up, down = layer.own_up.mT, layer.own_down.mT
+
+    def call(x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        return autotune.nn.expert_parallel(layer.context, x, ids, gates, up, down, **by)
+
+    function, worst = torch.compile(call, backend="aot_eager", fullgraph=True), 0.0
+    for turn in range(1, 12, 5):  # int64
+        operands = layer_operands(layer, turn)
+        worst = max(worst, layer.wrong_mixed(function(*operands), as_int32(operands)))
+    return worst

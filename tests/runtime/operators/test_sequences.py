@@ -32,7 +32,6 @@ class Pair:
         self._ranks: list[tuple[Process, Connection]] = []
 
     def play(self, sequence: Sequence) -> None:
-        """Raises AssertionError that says what was wrong."""
         if not self._ranks:
             self._start()
         for _, connection in self._ranks:
@@ -50,7 +49,6 @@ class Pair:
         assert [self._answer(connection) for _, connection in self._ranks] == ["ready", "ready"]
 
     def _answer(self, rank: Connection) -> str:
-        """The next answer of a rank: what was wrong, or nothing."""
         try:
             if rank.poll(DEADLINE):
                 answer: str = rank.recv()
@@ -70,7 +68,6 @@ class Pair:
 
 @pytest.fixture(scope="module", params=EVERYWHERE)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Shared by all sequences: to start ranks takes longer than to play one."""
     started = Pair(tmp_path_factory.mktemp("pair"), request.param)
     yield started
     started.end()

@@ -23,7 +23,6 @@ def some(task: Task[Any]) -> list[autotune.Config]:
 
 
 def everything(url: str) -> dict[str, Any]:
-    """Every answer of this module."""
     functions = (inference_mode, default_device, current_device, tangents, dispatched, negated, negated_parts)
     return {function.__name__: function(url) for function in functions}
 
