@@ -7,6 +7,7 @@ Their garbage is collected as seldom as in the tests themselves.
 import gc
 import importlib
 
+import pytest  # noqa: F401
 import torch._dynamo.backends.debugging
 import torch._dynamo.guards
 import torch._inductor.compile_fx
