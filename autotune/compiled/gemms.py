@@ -27,7 +27,7 @@ ARGUMENTS: Mapping[Any, tuple[str, ...]] = {
     SCALED: ("a", "b", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum"),
     BY_BLOCKS: ("a", "b", "scale_a", "scale_b", "bias", "out_dtype"),
 }  # fmt: skip
-"""Of a GEMM of fp8, by name. Where torch has no ``scaled_mm`` the first row is overwritten by the second."""
+"""Names of the arguments. Where torch has no ``scaled_mm`` the second row takes the first one's place."""
 
 
 @dataclass(frozen=True)
