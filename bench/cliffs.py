@@ -65,7 +65,7 @@ class Case:
 
 
 def pairs(**fields: dict[int, int]) -> Shapes:
-    """Of each field the sizes off the grid and the next friendly ones."""
+    """Sizes off the grid and the next friendly ones, field by field."""
     return tuple(({name: off}, {name: near}) for name, sizes in fields.items() for off, near in sizes.items())
 
 

@@ -37,7 +37,7 @@ from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
 ROUNDS, CALLS = 30, 20
-"""Of many rounds the best counts; a round has few calls, so that the host never waits for the device."""
+"""The best round counts; each has so few calls that the host never waits for the device."""
 
 SETTLING = 5
 

@@ -84,10 +84,9 @@ class Row:
     problem: dict[str, Any]
     regime: str
     ours: float
-    """µs, as the next one."""
     plain: float
+    """µs, both."""
     way: str
-    """The fastest plain way."""
     ratio: Ratio
     source: str
     """Where our config came from: exact, nearest, default."""

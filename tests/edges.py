@@ -1,4 +1,4 @@
-"""What tests of spaces share: what a space refuses by the name of a constraint, and configs drawn from it."""
+"""Helpers of the tests of spaces: edges of their constraints, and configs drawn from them."""
 
 from __future__ import annotations
 

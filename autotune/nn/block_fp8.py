@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autotune.dtypes import SCALE_BLOCK
+from autotune.errors import InputError
 from autotune.kernels.gemm.block_scaled import block_scaled_mm
 from autotune.runtime.call import needs_gradient
 
@@ -27,7 +28,7 @@ def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def see_through(module: nn.Module) -> None:
-    """Let a layer compute so where it is a ``FP8Linear`` by blocks of 128 x 128 that quantises what comes, in fp32."""
+    """Make an ``FP8Linear`` of blocks of 128 x 128, fp32 scales and dynamic activations compute by these operations."""
     from transformers.integrations.finegrained_fp8 import FP8Linear
 
     layer: Any = module
@@ -36,6 +37,21 @@ def see_through(module: nn.Module) -> None:
     blocks, dtype = tuple(layer.block_size or ()), layer.weight_scale_inv.dtype
     if blocks == (SCALE_BLOCK, SCALE_BLOCK) and dtype == torch.float32 and layer.activation_scale is None:
         layer.forward = MethodType(_forward, layer)
+
+
+def check_share(module: nn.Module, features: str, ranks: int) -> None:
+    """Raise InputError where the ranks' parts of a layer's weight do not end where blocks do: scales are shared out by
+    whole blocks.
+    """
+    size, blocks = getattr(module, features, 0), getattr(module, "block_size", None)
+    if blocks is None:
+        return
+    block = blocks[("out_features", "in_features").index(features)]
+    if size % (block * ranks):
+        raise InputError(
+            f"a {type(module).__name__} with {size} {features} in blocks of {block}: {ranks} ranks cannot share weight "
+            "and scales alike; a number of ranks that divides the blocks can"
+        )
 
 
 def _forward(layer: Any, input: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from autotune.errors import InputError
 from autotune.kernels.primitives.gated import OAI_ALPHA, OAI_LIMIT
-from autotune.nn.block_fp8 import see_through
+from autotune.nn.block_fp8 import check_share, see_through
 from autotune.nn.experts import GPT_OSS, MIXTRAL, ExpertForm, ExpertParallel, expert_parallel
 from autotune.nn.styles import ColwiseLinear, Layouts, RowwiseLinear, become, check_mesh, takes
 from autotune.runtime.call import needs_gradient
@@ -34,7 +34,7 @@ def tuned(context: Context) -> Iterator[None]:
 
     Every name in transformers' registry of styles that means its ``ColwiseParallel`` or ``RowwiseParallel`` means ours,
     with the same layouts; and so does every one of ``EXCHANGES`` in its registry of expert parallelism, from 5.23 on.
-    Raises InputError where transformers has no registry of styles.
+    Raises InputError where transformers has no registry of styles, and, as it loads, what ``check_share`` raises.
     """
     api = _their_api()
     ours = {
@@ -62,7 +62,8 @@ def tuned(context: Context) -> Iterator[None]:
 def parallelize(model: Any, mesh: DeviceMesh, context: Context) -> Any:
     """Share out a model that every rank has whole, by its own tensor-parallel plan, and return it.
 
-    Experts that ``share_experts`` has shared out stay as they are. Raises InputError where the model has no such plan.
+    Experts that ``share_experts`` has shared out stay as they are. Raises InputError where the model has no such plan,
+    and for fp8 by blocks that ranks cannot share out, see ``check_share``.
     """
     if not model.tp_plan:
         raise InputError(f"{type(model).__name__} has no tensor-parallel plan (tp_plan)")
@@ -158,6 +159,7 @@ def _style(theirs: Any, kind: type[nn.Linear], features: str, context: Context) 
 
     class Ours(theirs):  # type: ignore[misc]
         def install_forward(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+            check_share(module, features, mesh.size())
             see_through(module)
             if not takes(module, features, mesh, context):
                 return super().install_forward(module, mesh)  # type: ignore[no-any-return]

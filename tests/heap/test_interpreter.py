@@ -228,7 +228,7 @@ def words_polled(argument: Any) -> list[int]:
 
 
 def held_polls(argument: Any) -> dict[str, Any]:
-    """What kernels see in a slot that a peer writes while they are held, and the seconds of each hold."""
+    """Values in a slot that a peer writes while kernels are held, as these see it, and the seconds of each hold."""
     heap = open_heap(1 << 16, dist.new_group(backend="gloo"))
     sent, slot, seen = (torch.zeros(4, dtype=torch.int32) for _ in range(3))
     ones = TensorDescriptor.from_tensor(torch.ones(2, 16, dtype=torch.int32), [2, 16])

@@ -100,7 +100,7 @@ COLD = (
     "log_normal_", "cauchy_", "exponential_", "bernoulli_", "erfinv", "lgamma", "digamma", "i0", "sinc", "logit",
     "asinh", "acosh", "atanh", "expm1", "log1p", "erfc", "trunc", "frac", "rsqrt", "tan", "cosh", "angle", "sgn",
 )  # fmt: skip
-"""Of torch, each a kernel of its own, the random ones first; nothing else here launches them."""
+"""Operations of torch, each a kernel of its own, the random ones first; nothing else here launches them."""
 
 
 def first_calls(name: str) -> dict[str, str]:

@@ -92,7 +92,6 @@ def tuned(
 
 
 def measured(entries: dict[Problem, Any], found: Regime = Regime.GRAPH, run: Regime | None = None) -> Measured:
-    """What was found for a regime, in the same or in another one."""
     return Measured(entries.get, H100, found, run or found)
 
 

@@ -104,16 +104,18 @@ def fp8(url: str) -> dict[str, Any]:
             part = getattr(layer, name).chunk(ranks, columns)[dist.get_rank()].contiguous()
             layer.register_parameter(name, torch.nn.Parameter(part, requires_grad=False))
         found["styled"] = bool(layer(x).isfinite().all())
+        half_blocks = _of_blocks(device, intermediate_size=384)
+        found["half blocks"] = said(lambda: autotune.nn.transformers.parallelize(half_blocks, mesh, context))
     return found
 
 
-def _of_blocks(device: torch.device) -> Any:
+def _of_blocks(device: torch.device, intermediate_size: int = 1024) -> Any:
     from transformers import FineGrainedFP8Config, LlamaConfig, LlamaForCausalLM
     from transformers.integrations.finegrained_fp8 import FP8Linear, replace_with_fp8_linear
 
     config = LlamaConfig(
-        hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
-        head_dim=128, vocab_size=64, max_position_embeddings=64,
+        hidden_size=512, intermediate_size=intermediate_size, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=128, vocab_size=64, max_position_embeddings=64,
     )  # fmt: skip
     torch.manual_seed(5)
     model = LlamaForCausalLM(config).to(torch.bfloat16 if device.type == "cuda" else torch.float32).eval()

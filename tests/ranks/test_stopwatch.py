@@ -118,7 +118,7 @@ def clocks(fast: float) -> list[float]:
 
 
 def near_the_thresholds(_: Any) -> list[Any]:
-    """How calls are timed that rank 0 finds shorter than a threshold and rank 1 longer; on a GPU also calls made."""
+    """Timings of calls that rank 0 finds shorter than a threshold and rank 1 longer; on a GPU also the calls made."""
     polls = FEW_POLLS << (6 if machine().is_interpreter else 12)
     watch = Stopwatch(open_heap(1 << 20, dist.new_group(backend="gloo")), machine(), polls)
     share = 1.5 if dist.get_rank() else 0.5

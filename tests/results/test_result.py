@@ -148,7 +148,7 @@ def test_callers_who_do_not_capture_do_not_get_a_captured_baseline() -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_a_declared_dimension_tells_its_values_apart(name: str) -> None:
-    """Where it tells them at all; a value that goes without saying is one of them."""
+    """A value that goes without saying is told by its absence."""
     found = workload(name)
     for config in found.first_configs(Task(found.default_problem(EIGHT_GPUS, 8), EIGHT_GPUS)):
         for dimension in found.space.dimensions_of(str(config["mode"])):

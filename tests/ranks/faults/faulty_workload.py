@@ -93,7 +93,7 @@ def sound(config: Config) -> Config:
 
 
 def strike(fault: str, operation: Any = None) -> None:
-    """What needs memory of the operation's has it from the check on."""
+    """From the check on the operation has memory, which some faults need."""
     match fault:
         case "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
