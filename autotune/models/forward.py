@@ -29,6 +29,10 @@ class Call:
     """Calls of one place and size are alternatives, of which a forward makes those of one way."""
     way: int = 0
     """Calls of a place that are made together have a way's number; 0: this one alone."""
+    spared: int = 0
+    """Collectives of the library's way that the forward saves, since it sends their bytes in others."""
+    gathers: int = 0
+    """All-gathers of the result that the forward makes behind ours."""
 
 
 Way = tuple[Call, ...]
@@ -215,7 +219,11 @@ def _calls(model: Architecture, plan: Plan, tokens: int) -> Iterator[Call]:
         named = model.mixture.problems(
             model.hidden, tokens, plan.ranks, types["dtype"], types["scales"], plan.zipf, plan.experts_by_width
         )  # fmt: skip
-        yield from (Call(layer, problem, model.mixture.layers) for layer, problem in named)
+        # The library's way gathers routing and tokens, and reduce-scatters. Where every rank has all tokens, plain
+        # torch all-reduces instead; ours take a rank's share of them, and gather the results.
+        collectives = ((0, 0), (0, 0)) if gathered else ((2, 0), (0, 1))
+        for (layer, experts), (spared, gathers) in zip(named, collectives, strict=True):
+            yield Call(layer, experts, model.mixture.layers, spared=spared, gathers=gathers)
 
 
 def left_out(model: Architecture, plan: Plan) -> list[str]:

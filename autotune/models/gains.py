@@ -44,6 +44,12 @@ def estimate(task: Task[Problem]) -> Estimate:
     return Estimate(computing + moving, max(computing, moving), moving)
 
 
+def starting(task: Task[Problem]) -> float:
+    """The share of the collective's time that it takes whatever its bytes, by rooflines."""
+    rates = usual_rates(task.machine)
+    return (rates.signal + rates.launch) / estimate(task).moving
+
+
 def estimated(place: Place, machine: Machine) -> Estimate:
     """Microseconds of a place: before by its largest way, at the limit by the one that could save most."""
     ways = [_of_way(way, repeated(way, place), machine) for way in place]

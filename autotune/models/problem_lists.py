@@ -114,7 +114,7 @@ def _merged(calls: Iterable[Call]) -> list[Call]:
     """Calls of one problem in one place as one, of whichever layers."""
     found: dict[Call, int] = {}
     for call in calls:
-        key = dataclasses.replace(call, layer="", count=0)
+        key = Call("", call.problem, 0, call.place, call.way)
         found[key] = found.get(key, 0) + call.count
     return [dataclasses.replace(call, count=count) for call, count in found.items()]
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from autotune.db import Entry, Winner
 from autotune.machine import Machine
 from autotune.models.forward import Call, Place, Way, places, repeated
-from autotune.models.gains import estimate
+from autotune.models.gains import estimate, starting
 from autotune.outcome import Regime
 from autotune.problem import Problem
 from autotune.results.figures import fastest, slowest
 from autotune.results.regimes import called_alike
 from autotune.task import Task
 
-GATHERED = "all_gather"
-"""The part of a problem's limits that is its gather alone."""
+GATHERED = ("all_gather", "all_to_all")
+"""The part of a problem's limits that is its gather alone; of a mixture's an exchange of as many bytes."""
 
 HEADROOM = 1.12
 """Times as long as the winner of its search that a default takes (34 searches, 2 H100, 2026-11-26)."""
@@ -159,12 +159,12 @@ class Measured:
     def _judged(self, place: Place) -> list[Choice]:
         return dataclasses.replace(self, run=self.regime)._ways(place)
 
-    def times(self, problem: Problem) -> tuple[Sums, Sums] | None:
+    def times(self, call: Call) -> tuple[Sums, Sums] | None:
         """One call by the library, as such a forward calls it, and by the winner; None where it is not tuned.
 
         A time counts where it is known of both. Where the library's way failed, the winner stands in for it.
         """
-        entry = self.entry_of(problem)
+        entry = self.entry_of(call.problem)
         if entry is None:
             return None
         ways = called_alike(entry.winner.baselines, self.run)
@@ -172,7 +172,9 @@ class Measured:
         both = (entry.winner.latency if name is None else ways[name], entry.winner.latency)
         host, isolated = (all(each.knows(way) for each in both) for way in (Regime.PIPELINED, Regime.ISOLATED))
         before, after = (Sums(each.median, host * (each.host or 0), isolated * (each.isolated or 0)) for each in both)
-        return before, after
+        gather = before * self._gathering(call.problem, entry.winner)
+        start = gather * starting(Task(call.problem, self.machine))
+        return before - start * call.spared, after + gather * call.gathers
 
     def _ways(self, place: Place) -> list[Choice]:
         """The tuned ones, each by itself."""
@@ -186,20 +188,21 @@ class Measured:
         """``repeated``: calls that share their gather with another one, where the library gathers once."""
         before = after = limits = gather = Sums()
         for call in way:
-            entry, times = self.entry_of(call.problem), self.times(call.problem)
+            entry, times = self.entry_of(call.problem), self.times(call)
             assert entry is not None and times is not None
             library, ours = times
-            part = slowest(entry.winner.limits)
-            limit = ours.device if part is None else min(ours.device, entry.winner.limits[part].median)
+            winner, part = entry.winner, slowest(entry.winner.limits)
+            beyond = 0.0 if part is None else max(0.0, winner.latency.median - winner.limits[part].median)
             before, after = before + library * call.count, after + ours * call.count
-            limits += Sums(device=limit * call.count)
+            limits += Sums(device=(ours.device - beyond) * call.count)
             gather = max(gather, library * self._gathering(call.problem, entry.winner), key=lambda each: each.device)
         return Choice(way, before - gather * repeated, after, limits)
 
     def _gathering(self, problem: Problem, winner: Winner) -> float:
         """The collective's share of the library's time: as measured alone, else by rooflines."""
-        if GATHERED in winner.limits:
-            return winner.limits[GATHERED].median / sum(each.median for each in winner.limits.values())
+        for part in GATHERED:
+            if part in winner.limits:
+                return winner.limits[part].median / sum(each.median for each in winner.limits.values())
         found = estimate(Task(problem, self.machine))
         return found.moving / found.before
 

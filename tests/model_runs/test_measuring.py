@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripts import run_script
-from toys import ThenWrong
+from toys import Collectives, ThenWrong
 
 from autotune.errors import GangError, InputError, WrongResult
 from autotune.machine import machine
@@ -62,6 +63,19 @@ def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) 
     *rows, problems = told
     assert [row["tokens"] for row in rows] == [3, 8] and max(row["error"] for row in rows) < 1e-6
     assert problems == {call.problem for forward in exact.forwards for call in forward.calls}
+
+
+def test_experts_make_the_collectives_that_a_prediction_counts(tmp_path: Path) -> None:
+    """In a prefill plain torch makes those of the library's way, and ours none beside the operators."""
+    interpreted()
+    decode, prefill = 4, 8
+    made = measurement(tmp_path, (decode, prefill), BF16, model=UNSHARED, kind=Collectives)
+    exact = dataclasses.replace(made, plan=PLAN)
+    found = {(row["tokens"], row["way"]): Counter(row["counts"]) for row in rows_of(exact, machine())}
+    for tokens, forward in zip(exact.tokens, exact.forwards, strict=True):
+        spared, gathers = sum(call.spared for call in forward.calls), sum(call.gathers for call in forward.calls)
+        assert found[tokens, "plain"].total() == found[prefill, "plain"].total() - spared
+        assert found[tokens, "styles"] == Counter(all_gather_into_tensor=gathers)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from fakes import latency_of
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from model_configs import LLAMA
+from model_configs import LLAMA, MIXTRAL
 
 import autotune
 from autotune.compiled.collecting import Collected
@@ -196,6 +196,23 @@ def test_the_library_gathers_once_for_several_gemms() -> None:
     (place,) = places(calls)
     alone = estimate(Task(one, H100))
     assert estimated(place, H100).before < alone.before + 2 * estimate(Task(other, H100)).before
+
+
+def test_where_ranks_have_all_tokens_the_library_gathers_none_for_experts_and_ours_their_results() -> None:
+    mixture = architecture_of({**LLAMA, **MIXTRAL})
+    limits = {"all_to_all": latency_of(12.0), "gemm": latency_of(88.0)}
+    entry = tuned(latency_of(80.0), {"bsp": latency_of(100.0)}, limits)
+
+    def promised(tokens: int, sequence_parallel_from: int | None) -> Promise:
+        plan = Plan(2, "bf16", sequence_parallel_from=sequence_parallel_from)
+        calls = [each for each in forwards(mixture, plan, [tokens])[0].calls if "experts" in each.layer]
+        return measured({each.problem: entry for each in calls}).promised(calls)
+
+    assert promised(DECODE, DECODE) == Promise(600.0, 480.0, 480.0), "the operators alone, where ranks share them out"
+    decode, prefill = promised(DECODE, None), promised(1 << 14, None)
+    assert decode.library == pytest.approx(3 * (200.0 - 2 * 12.0), rel=1e-2)
+    assert decode.winners == decode.limits == prefill.winners == pytest.approx(3 * (160.0 + 12.0))
+    assert 3 * (200.0 - 12.0) < prefill.library < 600.0, "an all-reduce sends as many bytes"
 
 
 def test_a_way_contends_if_a_search_may_make_it_the_best() -> None:

@@ -142,7 +142,7 @@ class ModelResult:
 
     def _cells(self, call: Call, whole: Predicted) -> list[str]:
         """``whole``: the forward by the device's times, of which a call has a share."""
-        times, entry = self.measured(self.regime).times(call.problem), self.entries.get(call.problem)
+        times, entry = self.measured(self.regime).times(call), self.entries.get(call.problem)
         if times is None or entry is None:
             return [self.named(call), "not tuned", "", "", "", ""]
         before, after = times
@@ -204,7 +204,7 @@ class ModelResult:
         }
 
     def _call_dict(self, call: Call, taken: bool) -> dict[str, Any]:
-        times, entry = self.measured(self.regime).times(call.problem), self.entries.get(call.problem)
+        times, entry = self.measured(self.regime).times(call), self.entries.get(call.problem)
         return {
             "layer": call.layer,
             "workload": call.problem.workload,
