@@ -24,6 +24,10 @@ SPECIALIZED = {
     "mode": "warp_specialized", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_stages": 4,
     "consumers": "cooperative", "transfer_rows": 4, "sending_warps": 1,
 }  # fmt: skip
+SPECIALIZED_REDUCE = {
+    "mode": "warp_specialized", "block_m": 128, "block_n": 64, "block_k": 16, "group_m": 1, "num_stages": 4,
+    "consumers": "cooperative", "exchange": "one_shot",
+}  # fmt: skip
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -268,6 +272,7 @@ CASES: Mapping[str, Case] = {
     "ar separate sentinel": _reduce(combine="separate", protocol="sentinel"),
     "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
+    "ar specialized": Case("gemm_all_reduce", {**AR, "m": 300}, SPECIALIZED_REDUCE),
     "ar split": _reduce(split_k=2),
     "md push": _dispatch(),
     "md ll": _dispatch(protocol="ll"),
