@@ -15,9 +15,9 @@ DELIVERY_SIGNAL = """    if FORM.PROTOCOL == SIGNAL:
             heap.signal_each(counter, peers, FORM.WORLD, 0)
 """
 SIGNALLED_FIRST = (DELIVERY_SIGNAL, ""), (DELIVERED, DELIVERY_SIGNAL + DELIVERED)
-TILE_SIGNAL = """        counter = inbox.arrivals + inbox.slot * blocks + number
-        if MODE == ONE_SHOT:
-            signal_each(counter, peers, WORLD, WARPS)
+TILE_SIGNAL = """        counter = inbox.arrivals + inbox.slot * blocks + tile.number
+        if EXCHANGE.MODE == ONE_SHOT:
+            signal_each(counter, peers, EXCHANGE)
         else:
             heap.signal(counter, first, peers)
 """
@@ -62,11 +62,13 @@ MUTANTS: list[Mutant] = [
         ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
     ),
     *rows_of(
-        "kernels/gemm_all_reduce/specialized_kernel.py",
+        "kernels/gemm/specialized_kernel.py",
         ("tiles are signalled before they are sent", "ar specialized", (TILE_SIGNAL, ""), ("        for turn in range(FORM.PARTS * PIECES):\n", TILE_SIGNAL + "        for turn in range(FORM.PARTS * PIECES):\n"), GPU),
         ("buffers are sent before they are full", "ar specialized", ("            mbarrier.wait(outbox.ready.index(which), (count // FORM.TURNS * PIECES + piece) & 1)\n", ""), GPU),
         ("buffers are filled before they are sent", "ar specialized", ("    mbarrier.wait(outbox.empty.index(WHICH), (use & 1) ^ 1)\n", ""), GPU),
-        ("the other slot", "ar specialized", ("slot = (read_epoch(epoch_counter) & 1)", "slot = ((read_epoch(epoch_counter) + 1) & 1)"), GPU),
+        ("tiles are not waited for", "rs specialized", ("late = wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)", "late = 0"), GPU),
+        ("waits for the launch before", "rs specialized", ("(((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) * WORLD)"), GPU),
+        ("one slot", "ar specialized", ("(epoch & 1).to(gl.int32)", "(epoch & 0).to(gl.int32)"), GPU),
     ),
     *rows_of(
         "kernels/gemm_all_reduce/custom_collective.py",

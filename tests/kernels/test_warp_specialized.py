@@ -29,7 +29,7 @@ GATED: list[dict[str, Any]] = [
 ]  # fmt: skip
 TILES = [(128, 256, 4), (128, 128, 6), (64, 128, 6), (256, 128, 3), (64, 256, 3)]
 
-GATHER, REDUCE = workload("all_gather_gemm"), workload("gemm_all_reduce")
+GATHER, REDUCE, SCATTER = (workload(each) for each in ("all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter"))
 
 
 def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]:
@@ -44,16 +44,23 @@ def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
 
 
 def reducing(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]:
+    return summed(REDUCE, rng, world_size, 1), {"exchange": rng.choice(("one_shot", "two_shot"))}
+
+
+def scattering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]:
+    return summed(SCATTER, rng, world_size, world_size), {}
+
+
+def summed(found: Any, rng: random.Random, world_size: int, owners: int) -> Any:
     kind = rng.choice(KINDS)
     depth = 128 * rng.randint(1, 38) if kind.get("scales") == "block" else 16 * rng.randint(4, 300)
-    problem = REDUCE.problem_type(
-        m=rng.randint(1, 900), n=16 * rng.randint(8, 200), k=world_size * depth, world_size=world_size,
-        bias=rng.random() < 0.3, residual=rng.random() < 0.3, **kind,
+    return found.problem_type(
+        m=owners * rng.randint(1, 900 // owners), n=16 * rng.randint(8, 200), k=world_size * depth,
+        world_size=world_size, bias=rng.random() < 0.3, residual=rng.random() < 0.3, **kind,
     )  # fmt: skip
-    return problem, {"exchange": rng.choice(("one_shot", "two_shot"))}
 
 
-DRAWN = {GATHER: gathering, REDUCE: reducing}
+DRAWN = {GATHER: gathering, REDUCE: reducing, SCATTER: scattering}
 
 
 def drawn(found: Any, rng: random.Random, world_size: int) -> tuple[Any, Config]:
@@ -69,7 +76,9 @@ def drawn(found: Any, rng: random.Random, world_size: int) -> tuple[Any, Config]
             return problem, config
 
 
-@pytest.mark.parametrize(("found", "own"), [(GATHER, 0), (REDUCE, 4)], ids=lambda value: getattr(value, "name", None))
+@pytest.mark.parametrize(
+    ("found", "own"), [(GATHER, 0), (REDUCE, 4), (SCATTER, 4)], ids=lambda value: getattr(value, "name", None)
+)
 @pytest.mark.parametrize(("consumers", "more"), [("cooperative", 0), ("pingpong", 2)])
 def test_no_barrier_is_made_that_nothing_waits_for(
     found: Any, own: int, consumers: str, more: int, compilers: Compilers
@@ -115,6 +124,9 @@ def test_random_problems_are_right_on_gpus(found: Any, seed: int) -> None:
         (REDUCE, {"wire": "fp8"}, H100, False),
         (REDUCE, {"out_dtype": "fp32"}, H100, False),
         (REDUCE, {"world_size": 1}, H100, False),
+        (SCATTER, {}, EIGHT_GPUS, True),
+        (SCATTER, {"residual": True, "invariant": True}, H100, True),
+        (SCATTER, {"wire": "fp8"}, H100, False),
     ],
 )
 def test_it_is_tried_where_it_may_be(found: Any, fields: dict[str, Any], here: Any, is_there: bool) -> None:

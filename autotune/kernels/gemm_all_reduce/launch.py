@@ -7,6 +7,7 @@ import math
 import torch
 
 from autotune.dtypes import WGMMA_ROWS
+from autotune.kernels.gemm.specialized import LEAST_COLUMNS
 from autotune.kernels.gemm_all_reduce.custom_collective import CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
@@ -49,7 +50,7 @@ class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
         """The largest inbox that the space allows, and the counters of the smallest tiles."""
         largest, elements = _largest_tiles(problem, *SMALLEST_TILE)
-        by_groups = _largest_tiles(problem, WGMMA_ROWS, 2 * WGMMA_ROWS)
+        by_groups = _largest_tiles(problem, WGMMA_ROWS, LEAST_COLUMNS)
         blocks = math.ceil(problem.m * problem.n / MOST_SUM_BLOCK)
         inboxes = [problem.inbox_bytes(shots, largest, elements, "ll") for shots in SHOTS]
         inboxes += [problem.inbox_bytes(shots, *by_groups, "signal") for shots in SHOTS]

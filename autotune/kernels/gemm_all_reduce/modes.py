@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
-from autotune.dtypes import WGMMA_ROWS
 from autotune.kernels import untuned
 from autotune.kernels.gemm.cost import library_gemm, links, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import (
@@ -19,7 +18,7 @@ from autotune.kernels.gemm.space import (
     wire_constraint,
     with_fitting_tile,
 )
-from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, specialized_constraints
+from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, sending_constraints
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
@@ -288,18 +287,6 @@ class TwoShot(Fused):
     combined_by: ClassVar[str] = "separate"
 
 
-def _no_fp8_on_the_wire(s: ReduceTask, mode: str) -> bool:
-    return s.problem.wire == "auto"
-
-
-def _rows_exist(s: ReduceTask, block_m: int) -> bool:
-    return block_m <= max(WGMMA_ROWS, round_up(s.problem.m))
-
-
-def _columns_exist(s: ReduceTask, block_n: int) -> bool:
-    return block_n <= max(2 * WGMMA_ROWS, round_up(s.problem.n))
-
-
 def _tiles_inbox_fits(s: ReduceTask, exchange: str, block_m: int, block_n: int) -> bool:
     tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
     return s.problem.inbox_bytes(exchange, tiles, block_m * block_n, "signal") <= MOST_INBOX_BYTES
@@ -313,15 +300,9 @@ class WarpSpecialized(SpecializedTile, Mode[GemmAllReduce]):
     exchange: str = EXCHANGE
     protocol: str = "signal"  # no dimension
 
-    title: ClassVar[str] = "warp specialization: in each program one warp loads, two groups multiply, some warps send"
+    title: ClassVar[str] = "warp specialization: in each program one warp loads, two groups multiply, two warps send"
     constraints: ClassVar = (
-        Constraint("parts to send", ("mode",), _peers_exist, "a single rank has nothing to exchange"),
-        Constraint("parts in C's type", ("mode",), _no_fp8_on_the_wire, "parts of fp8 (wire=fp8) are not made here"),
-        *specialized_constraints(),
-        Constraint("a tile within C's rows", ("block_m",), _rows_exist,
-                   f"a tile of more than {WGMMA_ROWS} rows may exceed C's only by rounding up to a power of two"),
-        Constraint("a tile within C's columns", ("block_n",), _columns_exist,
-                   f"a tile of more than {2 * WGMMA_ROWS} columns may exceed C's likewise"),
+        *sending_constraints(),
         Constraint("size of the tiles' inbox", ("exchange", "block_m", "block_n"), _tiles_inbox_fits,
                    "the inbox needs too much memory"),
     )  # fmt: skip
@@ -335,7 +316,7 @@ class WarpSpecialized(SpecializedTile, Mode[GemmAllReduce]):
         """Tiles of few rows, by each group its own; the largest that both share; square ones in turns."""
         exchange = "two_shot" if untuned.two_shots_pay(task) else "one_shot"
         few = cls(
-            block_m=64, block_n=128, block_k=SWIZZLED // task.problem.element_size, num_stages=6, group_m=8,
+            block_m=64, block_n=128, block_k=SWIZZLED // task.problem.element_size, num_stages=8, group_m=8,
             consumers="pingpong", exchange=exchange,
         )  # fmt: skip
         shared = few.replace(block_m=128, block_n=128 if promotes(task.problem) else 256, consumers="cooperative")
