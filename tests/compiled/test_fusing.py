@@ -146,6 +146,10 @@ def test_ranks_that_add_different_tensors_are_told_so_before_the_sum(answers: li
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
+    guarded(answers)
+
+
+def guarded(answers: list[dict[str, Any]]) -> None:
     for name, grown in [each for answer in answers for each in answer["grown"].items()]:
         assert max(grown["errors"]) < CASES[name].worst
         assert grown["graphs"] == [1, 1, 1, 1, 2], "one graph from m=8 to m=32, another one beyond"
@@ -154,6 +158,10 @@ def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: 
 
 
 def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[dict[str, Any]]) -> None:
+    compiled_and_right(answers)
+
+
+def compiled_and_right(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         for name, found in answer["free"].items():
             assert found["error"] < 1e-5, name
@@ -181,10 +189,12 @@ def test_a_layer_of_dtensor(answers: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_other_layers_of_dtensor(url: str, tmp_path: Path) -> None:
+def test_other_layers_of_dtensor_and_other_symbolic_sizes(url: str, tmp_path: Path) -> None:
     answers = run_ranks(ON_RANKS, "layers", 2, tmp_path, argument=(url, OTHERS))
     for kind in OTHERS:
-        fused_layers(kind, [answer[kind] for answer in answers])
+        fused_layers(kind, [answer["layers"][kind] for answer in answers])
+    guarded(answers)
+    compiled_and_right(answers)
 
 
 def fused_layers(kind: str, answers: list[dict[str, Any]]) -> None:
