@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from cases import CASES, K, N
 from fakes import latency_of
 from ranks_of_functions import run_ranks
+from scripts import run_script
 from toy_layers import DECODER
 
 from autotune.db import CacheKey, Provenance, Store, Winner
@@ -239,9 +239,10 @@ def test_a_program_tunes_what_it_calls_first_and_the_next_one_finds_it(gpu: bool
 
 
 def test_the_pass_brings_its_operators() -> None:
-    """A program that compiles and calls none of them by name has imported none. A forked one would have them."""
-    program = "import autotune; autotune.fusing; import torch; torch.ops.iris_autotune.all_gather_gemm.default"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    """A program that compiles and calls none of them by name has imported none. Interpreted ones have them."""
+    operator = "import torch; torch.ops.iris_autotune.all_gather_gemm.default"
+    assert run_script("-c", operator, interpreted=False).returncode == 1, "not there already"
+    assert run_script("-c", f"import autotune; autotune.fusing; {operator}", interpreted=False).returncode == 0
 
 
 @pytest.mark.parametrize(
