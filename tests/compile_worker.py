@@ -9,7 +9,7 @@ from typing import Any
 from autotune.config import Config
 from autotune.kernels.launching.plan import Compiled, Launch, compile_all, compile_offline_for
 from autotune.kernels.primitives.probes import occupying_kernel
-from autotune.machine import Machine
+from autotune.machine import H100, Machine
 from autotune.processes.pool import Pool
 from autotune.ranks.gang import IMPORTS
 from autotune.task import Task
@@ -35,17 +35,23 @@ def compile_crowd() -> list[Compiled]:
     return compile_all([Launch(occupying_kernel, 1, {"nanoseconds": 300_000}, {"num_warps": 32})])
 
 
+def call_for(machine: Machine, function: Any, *arguments: Any) -> Any:
+    """In such a process: the machine is the target from now on."""
+    compile_offline_for(machine)
+    return function(*arguments)
+
+
 class Compilers:
-    """Two processes for each target, forked with torch and Triton imported."""
+    """Two processes for all targets, forked with torch and Triton imported: to start one takes as long as to compile a
+    small kernel.
+    """
 
     def __init__(self) -> None:
-        self._pools: dict[str, Pool] = {}
+        self._pool = Pool(2, compile_offline_for, H100, imports=IMPORTS)
 
     def submit(self, machine: Machine, function: Any, *arguments: Any) -> Future[Any]:
         """Call a module's function in a process that compiles for the machine."""
-        if machine.arch not in self._pools:
-            self._pools[machine.arch] = Pool(2, compile_offline_for, machine, imports=IMPORTS)
-        return self._pools[machine.arch].submit(DEADLINE, function, *arguments)
+        return self._pool.submit(DEADLINE, call_for, machine, function, *arguments)
 
     def compiled(self, machine: Machine, jobs: Iterable[tuple[Any, Config]]) -> Iterator[tuple[Config, list[Compiled]]]:
         """The kernels of each problem's config, in order."""
@@ -58,6 +64,4 @@ class Compilers:
             yield config, kernels
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
+        self._pool.close()

@@ -1,7 +1,7 @@
 """Ranks of tests find this imported: what the tuner's ranks do, the package, which no test changes meanwhile, and what
-takes long besides: torch's compiler, two CPU seconds, and what tuning in a program imports, one. Kernels are there as
-the interpreter runs them: to rewrite a workload's takes each rank a third of a CPU second, and all of them take two.
-Their garbage is collected as seldom as in the tests themselves.
+takes long besides: torch's compiler, two CPU seconds, without inductor, which no fast test runs, and what tuning in a
+program imports, one. Kernels are there as the interpreter runs them: to rewrite a workload's takes each rank a third of
+a CPU second, and all of them take two. Their garbage is collected as seldom as in the tests themselves.
 """
 
 import gc
@@ -10,7 +10,7 @@ import importlib
 import pytest  # noqa: F401
 import torch._dynamo.backends.debugging
 import torch._dynamo.guards
-import torch._inductor.compile_fx
+import torch._inductor.decomposition
 from triton.runtime.interpreter import InterpretedFunction
 
 import autotune.db

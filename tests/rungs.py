@@ -18,11 +18,12 @@ SMALL: dict[str, dict[str, Any]] = {
 """Tiles stand out of every dimension; there are several on each rank."""
 
 
-def clock_reads(machine: Machine) -> list[int]:
+def clock_reads(machine: Machine, name: str) -> list[int]:
     """In a process that compiles for the machine: the instructions that read a clock, without a trace and with it."""
-    found = workload("flash_decode")
+    found = workload(name)
     problem = found.default_problem(machine, 2)
-    config = found.default_config(Task(problem, machine))
+    firsts = found.first_configs(Task(problem, machine))
+    config = next(each for each in firsts if each["mode"] in ("one_shot", "fused"))
     both = []
     for each in (config, config.replace(trace=True)):
         asm = found.kernels.offline(Task(problem, machine), each)[0].compile().asm

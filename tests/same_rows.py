@@ -28,7 +28,7 @@ def small_problem(name: str, world_size: int, seed: int, **fields: Any) -> Any:
     sizes: dict[str, Any] = {"world_size": world_size, "invariant": True}
     if name == "flash_decode":
         sizes |= {"batch": rng.randint(3, 5), "kv_len": rng.randint(130, 190), "page_size": rng.choice((1, 4, 16))}
-        sizes |= {"q_heads": 4, "kv_heads": 2, "head_dim": 64, "dtype": "fp16"}
+        sizes |= {"q_heads": 2, "kv_heads": 1, "head_dim": 64, "dtype": "fp16"}
     elif name.startswith("moe"):
         sizes |= {"tokens": rng.randint(4, 6), "hidden": 64, "experts": 2 * world_size, "top_k": 2, "dtype": "fp32"}
         sizes |= {"width": 32} if "gemm" in name else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from cases import CASES, K, N
 from fakes import latency_of
 from ranks_of_functions import run_ranks
+from scripts import run_script
 from toy_layers import DECODER
 
 from autotune.db import CacheKey, Provenance, Store, Winner
@@ -146,6 +146,10 @@ def test_ranks_that_add_different_tensors_are_told_so_before_the_sum(answers: li
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
+    guarded(answers)
+
+
+def guarded(answers: list[dict[str, Any]]) -> None:
     for name, grown in [each for answer in answers for each in answer["grown"].items()]:
         assert max(grown["errors"]) < CASES[name].worst
         assert grown["graphs"] == [1, 1, 1, 1, 2], "one graph from m=8 to m=32, another one beyond"
@@ -154,6 +158,10 @@ def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: 
 
 
 def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[dict[str, Any]]) -> None:
+    compiled_and_right(answers)
+
+
+def compiled_and_right(answers: list[dict[str, Any]]) -> None:
     for answer in answers:
         for name, found in answer["free"].items():
             assert found["error"] < 1e-5, name
@@ -181,10 +189,12 @@ def test_a_layer_of_dtensor(answers: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_other_layers_of_dtensor(url: str, tmp_path: Path) -> None:
+def test_other_layers_of_dtensor_and_other_symbolic_sizes(url: str, tmp_path: Path) -> None:
     answers = run_ranks(ON_RANKS, "layers", 2, tmp_path, argument=(url, OTHERS))
     for kind in OTHERS:
-        fused_layers(kind, [answer[kind] for answer in answers])
+        fused_layers(kind, [answer["layers"][kind] for answer in answers])
+    guarded(answers)
+    compiled_and_right(answers)
 
 
 def fused_layers(kind: str, answers: list[dict[str, Any]]) -> None:
@@ -229,9 +239,10 @@ def test_a_program_tunes_what_it_calls_first_and_the_next_one_finds_it(gpu: bool
 
 
 def test_the_pass_brings_its_operators() -> None:
-    """A program that compiles and calls none of them by name has imported none. A forked one would have them."""
-    program = "import autotune; autotune.fusing; import torch; torch.ops.iris_autotune.all_gather_gemm.default"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    """A program that compiles and calls none of them by name has imported none. Interpreted ones have them."""
+    operator = "import torch; torch.ops.iris_autotune.all_gather_gemm.default"
+    assert run_script("-c", operator, interpreted=False).returncode == 1, "not there already"
+    assert run_script("-c", f"import autotune; autotune.fusing; {operator}", interpreted=False).returncode == 0
 
 
 @pytest.mark.parametrize(

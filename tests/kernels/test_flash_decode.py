@@ -73,7 +73,6 @@ SMALL: Knobs = {
     ("world_size", "count", "sizes"),
     [
         (1, 1, {"batch": 1, "q_heads": 3, "kv_heads": 1, "head_dim": 64, "kv_len": 45, "page_size": 16, **LARGEST_CAP}),
-        (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
         (3, KERNELS, {"batch": 1, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 21, "page_size": 5}),
         (4, KERNELS, WIDE),
         (2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "result": "heads"}),
@@ -83,6 +82,7 @@ SMALL: Knobs = {
         *(whole(2, 1, {**fields, "head_dim": 64, "kv_len": 24}) for fields in SCALED),
         whole(2, 1, {**LATENT, "batch": 2, "q_heads": 4, "kv_len": 45, "page_size": 5, "result": "heads"}),
         whole(4, 1, WIDE),
+        whole(2, 1, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 21, "soft_cap": 5, **FP16}),
         whole(2, 2, {"batch": 2, "q_heads": 2, "kv_heads": 1, "head_dim": 64, "kv_len": 37, "soft_cap": 5, **FP16}),
         whole(2, 1, {"batch": 1, "q_heads": 8, "kv_heads": 1, "head_dim": 128, "kv_len": 64, "page_size": 32}),
         whole(3, 1, {"batch": 2, "q_heads": 2, "kv_heads": 2, "head_dim": 64, "kv_len": 37, "page_size": 5}),

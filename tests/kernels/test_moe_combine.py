@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from compile_worker import DEADLINE, Compilers, assembly
 from every_mode import whole
 from mixture import MixtureTests, sent
@@ -57,17 +58,19 @@ TILE = {
 }  # fmt: skip
 
 
-def test_rows_and_sums_are_loaded_by_whole_vectors(compilers: Compilers) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("moe_combine", "pull"), ("moe_gemm_combine", "push"),
+        whole("moe_combine", "push"), whole("moe_gemm_combine", "pull"),
+    ],
+)  # fmt: skip
+def test_rows_and_sums_are_loaded_by_whole_vectors(name: str, mode: str, compilers: Compilers) -> None:
     """On NVIDIA's GPUs: after a wait the compiler must still know where a step's columns begin."""
+    found, fused = workload(name), name == "moe_gemm_combine"
     sizes = {"tokens": 1024, "hidden": 7168, "experts": 256, "top_k": 8, "world_size": 8}
-    jobs = []
-    for name, further, knobs in (("moe_combine", {}, SUMS), ("moe_gemm_combine", {"width": 2048}, {**SUMS, **TILE})):
-        found = workload(name)
-        problem = found.problem_type(**sizes, **further)
-        for mode in ("push", "pull"):
-            config = Config({"mode": mode, **knobs})
-            found.space.check(config, Task(problem, H100))
-            jobs.append((config, compilers.submit(H100, assembly, Task(problem, H100), config)))
-    for config, job in jobs:
-        (text,) = job.result(DEADLINE)
-        assert "ld.global.b16" not in text and "st.global.b16" not in text, config
+    task = Task(found.problem_type(**sizes, **({"width": 2048} if fused else {})), H100)
+    config = Config({"mode": mode, **SUMS, **(TILE if fused else {})})
+    found.space.check(config, task)
+    (text,) = compilers.submit(H100, assembly, task, config).result(DEADLINE)
+    assert "ld.global.b16" not in text and "st.global.b16" not in text

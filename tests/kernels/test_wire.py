@@ -84,7 +84,8 @@ def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
     for name in MODES:
         found = workload(name)
         problem = found.problem_type(m=512, n=1024, k=2048, world_size=2, wire="fp8")
-        config = found.default_config(Task(problem, here))
+        tile = {"block_m": 16, "block_n": 32, "block_k": 32, "num_stages": 2}
+        config = found.default_config(Task(problem, here)).replace(**tile)
         ours = [mode for mode in found.space.modes if mode in KERNELS]
         jobs += [(problem, config.replace(mode=mode)) for mode in (ours if here is EIGHT_GPUS else ours[:1])]
     for config, kernels in compilers.compiled(here, jobs):

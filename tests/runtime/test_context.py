@@ -137,7 +137,7 @@ def test_workloads_with_one_type_of_problem_have_workspaces_and_configs_of_their
         workspace_of(context, plain, problem, None)
 
 
-LENGTHS = 40
+LENGTHS = 20
 
 
 @pytest.mark.parametrize("found", [workload(name) for name in names()], ids=names())

@@ -70,7 +70,7 @@ def tasks(name: str, count: int, **fields: Any) -> Iterator[Task[Any]]:
         yield task
 
 
-@pytest.mark.parametrize("count", [80, whole(800)])
+@pytest.mark.parametrize("count", [40, whole(800)])
 @pytest.mark.parametrize("name", names())
 def test_what_is_tried_unmeasured_is_valid_of_any_size_on_any_machine_and_the_same_again(name: str, count: int) -> None:
     found = workload(name)

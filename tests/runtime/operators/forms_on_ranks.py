@@ -32,7 +32,8 @@ def every(context: autotune.Context, sample: bool) -> dict[str, Any]:
         sets = [needs for needs in itertools.product((True, False), repeat=len(form.shapes)) if any(needs)]
         if sample:
             alone = [needs for needs in sets if sum(needs) == 1]
-            sets = list(dict.fromkeys([sets[0], alone[seed % len(alone)]]))
+            both = list(dict.fromkeys([sets[0], alone[seed % len(alone)]]))
+            sets = both if name in SAMPLE else [both[seed % len(both)]]
         eager = functools.partial(form.call, context)
         torch._dynamo.reset()  # forms share code objects
         compiled = torch.compile(eager, backend="aot_eager", fullgraph=form.truth is not None)
