@@ -14,8 +14,8 @@ from autotune.heap.interpreter_speed import hasten
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Replace the write-back, let ``dot`` multiply bf16, and fp8 with its NaN, spread truth as truth, and poll words of
-    16 bits as a whole. Triton has no switch for any of it.
+    """Replace the write-back, let ``dot`` multiply bf16, and fp8 with its NaN, and each row alike, spread truth as
+    truth, and poll words of 16 bits as a whole. Triton has no switch for any of it.
 
     Write-back: the interpreter copies arguments to the host and back after a launch. It copies host tensors onto
     themselves, which would undo the stores of peers into them.
@@ -24,6 +24,8 @@ def mend_interpreter() -> None:
     integers.
 
     fp8: the interpreter takes e4m3's NaN, with which inboxes are poisoned, for a number.
+
+    Rows: OpenBLAS orders a row's sums by its place in the product, on some processors (AVX-512) but not on others.
 
     Truth: a comparison of scalars, spread over a tile, becomes integers, which Triton 3.9 refuses as a mask.
 
@@ -36,9 +38,8 @@ def mend_interpreter() -> None:
 
     interpreter.GridExecutor._restore_args_dev = lambda *_: None
     builder = type(interpreter.interpreter_builder)
-    dot = builder.create_dot
 
-    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    def create_dot(self: Any, a: Any, b: Any, acc: Any, *_: Any) -> Any:
         def widened(operand: Any) -> Any:
             if operand.dtype.scalar.is_fp8():
                 return interpreter.TensorHandle(_fp8_numbers(operand.dtype.scalar)[operand.data], tl.float32)
@@ -46,7 +47,8 @@ def mend_interpreter() -> None:
                 return operand
             return self.create_fp_ext(operand, tl.block_type(tl.float32, list(operand.data.shape)))
 
-        return dot(self, widened(a), widened(b), *rest)
+        product = np.einsum("...ik,...kj->...ij", widened(a).data, widened(b).data, dtype=acc.data.dtype)
+        return interpreter.TensorHandle(product + acc.data, acc.dtype.scalar)
 
     splat = builder.create_splat
 
