@@ -66,7 +66,7 @@ MUTANTS: list[Mutant] = [
         ("tiles are signalled before they are sent", "ar specialized", (TILE_SIGNAL, ""), ("        for turn in range(FORM.PARTS * PIECES):\n", TILE_SIGNAL + "        for turn in range(FORM.PARTS * PIECES):\n"), GPU),
         ("buffers are sent before they are full", "ar specialized", ("            mbarrier.wait(outbox.ready.index(which), (count // FORM.TURNS * PIECES + piece) & 1)\n", ""), GPU),
         ("buffers are filled before they are sent", "ar specialized", ("    mbarrier.wait(outbox.empty.index(WHICH), (use & 1) ^ 1)\n", ""), GPU),
-        ("tiles are not waited for", "rs specialized", ("late = wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)", "late = 0"), GPU),
+        ("tiles are not waited for", "rs specialized", ("    wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)\n", ""), GPU),
         ("waits for the launch before", "rs specialized", ("(((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) * WORLD)"), GPU),
         ("one slot", "ar specialized", ("(epoch & 1).to(gl.int32)", "(epoch & 0).to(gl.int32)"), GPU),
     ),

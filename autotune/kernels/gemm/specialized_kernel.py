@@ -161,8 +161,8 @@ def add_up(tile, part, inbox, result, tiles, peers, EXCHANGE: gl.constexpr, FORM
     STEP: gl.constexpr = LINES * 4 * 32 // ACROSS
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
     blocks = tiles.tiles_m * tiles.tiles_n
-    late = wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)
-    index = inbox.slot * EXCHANGE.WORLD * blocks + tile.number + late
+    wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)
+    index = inbox.slot * EXCHANGE.WORLD * blocks + tile.number
     place = inbox.parts + tl.cast(index, tl.int64) * (BLOCK_M * FORM.COLUMNS) + part * (FORM.ROWS * FORM.COLUMNS)
     apart = tl.cast(blocks, tl.int64) * (BLOCK_M * FORM.COLUMNS)
     columns = gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
