@@ -80,18 +80,18 @@ def split_constraints() -> tuple[Constraint, ...]:
 
 def with_fitting_tile(space: Space, config: Config, task: Task[GemmProblem]) -> Config:
     """A config with fewer stages, then shorter steps, then fewer columns, where its tile does not fit (fp32, odd sizes,
-    less shared memory); the smallest if none does.
+    less shared memory), then with all columns and steps of 32; the narrowest if none does.
     """
     columns, depth, stages = (config.integer(name) for name in ("block_n", "block_k", "num_stages"))
-    shapes = itertools.product(
-        [columns // parts for parts in (1, 2, 4, 8) if columns // parts >= 32], dict.fromkeys((depth, min(64, depth))),
-        range(stages, 1, -1),
-    )  # fmt: skip
-    for block_n, block_k, number in shapes:
-        config = config.replace(block_n=block_n, block_k=block_k, num_stages=number)
-        if space.violation(config, task) is None:
-            break
-    return config
+    fewer = range(stages, 1, -1)
+    widths = [columns // parts for parts in (1, 2, 4, 8) if columns // parts >= 32]
+    shapes = [
+        *itertools.product(widths, dict.fromkeys((depth, min(64, depth))), fewer),
+        *itertools.product([columns], [min(32, depth)], fewer),
+    ]
+    tiles = [config.replace(block_n=n, block_k=k, num_stages=number) for n, k, number in shapes]
+    valid = (tile for tile in tiles if space.violation(tile, task) is None)
+    return next(valid, config.replace(block_n=widths[-1], block_k=min(64, depth), num_stages=min(2, stages)))
 
 
 def scales_of_chunks() -> Constraint:
