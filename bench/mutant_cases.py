@@ -24,10 +24,6 @@ SPECIALIZED = {
     "mode": "warp_specialized", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_stages": 4,
     "consumers": "cooperative", "transfer_rows": 4, "sending_warps": 1,
 }  # fmt: skip
-SENT = {
-    "mode": "warp_specialized", "block_m": 128, "block_n": 64, "block_k": 16, "group_m": 1, "num_stages": 4,
-    "consumers": "cooperative",
-}  # fmt: skip
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -247,7 +243,6 @@ CASES: Mapping[str, Case] = {
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),
     "rs pull": _scatter(SCATTER, mode="pull"),
     "rs split": _scatter(SCATTER, split_k=2),
-    "rs specialized": _scatter({**SENT, "block_m": 16, "block_n": 32, "block_k": 32}),
     "rs gather": _scatter({"mode": "custom_collective", **SUM}),
     "rs copies": _scatter({"mode": "copy_engine", "transfer_rows": 16, "gemm_streams": 1, **SUM}),
     "rs residual": _scatter(SCATTER, {"residual": True}),
@@ -273,7 +268,6 @@ CASES: Mapping[str, Case] = {
     "ar separate sentinel": _reduce(combine="separate", protocol="sentinel"),
     "ar gather": Case("gemm_all_reduce", {**AR, "m": 32, "residual": True}, COLLECTIVE),
     "ar separate": _reduce(combine="separate"),
-    "ar specialized": Case("gemm_all_reduce", {**AR, "m": 300}, {**SENT, "exchange": "one_shot"}),
     "ar split": _reduce(split_k=2),
     "md push": _dispatch(),
     "md ll": _dispatch(protocol="ll"),

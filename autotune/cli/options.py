@@ -294,5 +294,5 @@ def _integer(text: str) -> int:
         return UpTo(text[3:]) if text.startswith("1..") else int(text)
     except ValueError:
         several = "; several sizes are tuned by: tune grid WORKLOAD" if "," in text or ".." in text else ""
-        several += ", with one config for all by: --invariant and 1..N" if ".." in text else ""
+        several += ", with one config for all: --invariant, which takes 1..N" if ".." in text else ""
         raise typer.BadParameter(f"{text!r} is not an integer{several}") from None

@@ -15,12 +15,6 @@ DELIVERY_SIGNAL = """    if FORM.PROTOCOL == SIGNAL:
             heap.signal_each(counter, peers, FORM.WORLD, 0)
 """
 SIGNALLED_FIRST = (DELIVERY_SIGNAL, ""), (DELIVERED, DELIVERY_SIGNAL + DELIVERED)
-TILE_SIGNAL = """        counter = inbox.arrivals + inbox.slot * blocks + tile.number
-        if EXCHANGE.MODE == ONE_SHOT:
-            signal_each(counter, peers, EXCHANGE)
-        else:
-            heap.signal(counter, first, peers)
-"""
 ONE_SLOT = ("slot = (epoch & 1).to(tl.int32)", "slot = (epoch & 0).to(tl.int32)", 2)
 OWNER_ADDS = ("            total = finished(total, out, row, column)\n", "")
 ALL_ADD = (
@@ -54,21 +48,12 @@ MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/gemm_all_reduce/device.py",
         ("the epoch stays", "ar gather", ("tl.num_programs(0), tile == 0)", "tl.num_programs(0), tile < 0)")),
-        ("no residual", "ar gather", ("        acc = read_tile(parts,", "        out = Output(out.c, out.rows, out.columns, out.bias)\n        acc = read_tile(parts,")),
+        ("no residual", "ar gather", ("    acc = read_tile(parts,", "    out = Output(out.c, out.rows, out.columns, out.bias)\n    acc = read_tile(parts,")),
         ("the first part for all", "ar gather", ("acc = read_tile(parts, None, tile,", "acc = read_tile(parts, None, tile * 0,")),
         ("the owner and every rank add the residual", "ar residual two", ALL_ADD),
         ("bias twice", "ar two", ALL_ADD),
         ("rank 1 is an epoch ahead", "ar one", ("epoch = read_epoch(epoch_counter)\n            traces.begin(trace, traces.SENT, item", "epoch = read_epoch(epoch_counter) + rank\n            traces.begin(trace, traces.SENT, item")),
         ("finishes before it has read the epoch", "ar one", ("    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n", ""), ("    pid = tl.program_id(0)\n    # Fetched", "    pid = tl.program_id(0)\n    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)\n    # Fetched")),
-    ),
-    *rows_of(
-        "kernels/gemm/specialized_kernel.py",
-        ("tiles are signalled before they are sent", "ar specialized", (TILE_SIGNAL, ""), ("        for turn in range(FORM.PARTS * PIECES):\n", TILE_SIGNAL + "        for turn in range(FORM.PARTS * PIECES):\n"), GPU),
-        ("buffers are sent before they are full", "ar specialized", ("            mbarrier.wait(outbox.ready.index(which), (count // FORM.TURNS * PIECES + piece) & 1)\n", ""), GPU),
-        ("buffers are filled before they are sent", "ar specialized", ("    mbarrier.wait(outbox.empty.index(WHICH), (use & 1) ^ 1)\n", ""), GPU),
-        ("tiles are not waited for", "rs specialized", ("    wait(inbox.arrivals + inbox.slot * blocks + tile.number, inbox.target, peers)\n", ""), GPU),
-        ("waits for the launch before", "rs specialized", ("(((epoch >> 1) + 1) * WORLD)", "((epoch >> 1) * WORLD)"), GPU),
-        ("one slot", "ar specialized", ("(epoch & 1).to(gl.int32)", "(epoch & 0).to(gl.int32)"), GPU),
     ),
     *rows_of(
         "kernels/gemm_all_reduce/custom_collective.py",

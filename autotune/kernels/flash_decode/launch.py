@@ -133,7 +133,7 @@ class FlashDecodeKernels(Kernels[FlashDecode, FlashDecodeKnobs, Tensors, Scratch
             else Records.allocate(problem, 2 * world, sent, sent_lse, shared),
             outbox=shared((outbox_rows, problem.head_dim), dtype),
             mine=Records.allocate(problem, world if problem.owned_heads else 1, wire, fp32, own),
-            parts=own((parts, problem.q_heads, problem.head_dim), wire),
+            parts=own((parts, problem.q_heads, problem.head_dim), fp32),
             part_lse=own((parts, problem.q_heads), fp32),
         )
 

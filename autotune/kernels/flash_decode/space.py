@@ -214,7 +214,7 @@ SPACE = Space(
             help="transfer granularity: heads that one signal covers", say="{transfer_heads:head} per signal"),
     numbers("combine_heads", 1, 2, 4, 8, 16, help="heads per tile of the reduction and the combination",
             say="{combine_heads:head} combined at once"),
-    choices("wire", "fp32", "rounded", help="partial results are fp32, or rounded to the problem's type",
+    choices("wire", "fp32", "rounded", help="partial results are sent in fp32, or rounded to the problem's type",
             say={"fp32": "partial results in fp32", "rounded": "partial results rounded"}),
     choices("exchange", "one_shot", "two_shot", modes=OVERLAPPING,
             help="every rank combines all heads, or each rank a share, whose output it then sends to all",

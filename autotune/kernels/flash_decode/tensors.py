@@ -112,7 +112,7 @@ class Scratch:
     mine: Records
     """This rank's records, which another kernel or the library moves; a block for each owner of heads."""
     parts: torch.Tensor
-    """[parts, q_heads, head_dim], of the type that travels: programs' parts of sequences, see ``part_of``."""
+    """fp32 [parts, q_heads, head_dim]: programs' parts of sequences, see ``part_of``."""
     part_lse: torch.Tensor
     """fp32 [parts, q_heads]"""
 

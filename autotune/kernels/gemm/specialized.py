@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.dtypes import WGMMA_ROWS
-from autotune.kernels.gemm.problem import GemmProblem, SummedProblem
+from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.gemm.space import tma_aligned
 from autotune.kernels.gemm.tile import NUM_STAGES, Blocks
 from autotune.kernels.launching.knobs import LadderKnobs
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import word
-from autotune.sizes import round_up
 from autotune.task import Task
 
 SWIZZLED = 128
@@ -22,9 +21,6 @@ SWIZZLED = 128
 
 BARRIERS = 1024
 """Bytes enough for the ring's barriers."""
-
-LEAST_COLUMNS = 2 * WGMMA_ROWS
-"""Columns of the smallest tile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +89,7 @@ def _step_is_a_line(s: Task[GemmProblem], block_k: int) -> bool:
 
 def _fits_consumers(s: Task[GemmProblem], block_m: int, block_n: int, consumers: str) -> bool:
     rows, most = rows_of(block_m, consumers), 128 if promotes(s.problem) else 256
-    return rows >= WGMMA_ROWS and block_n >= LEAST_COLUMNS and rows * block_n <= WGMMA_ROWS * most
+    return rows >= WGMMA_ROWS and block_n >= 128 and rows * block_n <= WGMMA_ROWS * most
 
 
 def _stages_fit(s: Task[GemmProblem], block_m: int, block_n: int, num_stages: int, consumers: str) -> bool:
@@ -116,33 +112,4 @@ def specialized_constraints() -> tuple[Constraint, ...]:
                    "of them, of fp8 64 by 128 unless fast_accum"),
         Constraint("shared memory", ("block_m", "block_n", "num_stages", "consumers"), _stages_fit,
                    "a ring of three stages or more, as many as fit into a program's shared memory"),
-    )  # fmt: skip
-
-
-def _peers_exist(s: Task[SummedProblem], mode: str) -> bool:
-    return s.problem.world_size > 1
-
-
-def _parts_as_c(s: Task[SummedProblem], mode: str) -> bool:
-    return s.problem.wire == "auto"
-
-
-def _rows_exist(s: Task[SummedProblem], block_m: int) -> bool:
-    return block_m <= max(WGMMA_ROWS, round_up(s.problem.rows))
-
-
-def _columns_exist(s: Task[SummedProblem], block_n: int) -> bool:
-    return block_n <= max(LEAST_COLUMNS, round_up(s.problem.n))
-
-
-def sending_constraints() -> tuple[Constraint, ...]:
-    """Those of a GEMM that sends its tiles to those who sum them."""
-    return (
-        Constraint("parts to send", ("mode",), _peers_exist, "a single rank has nothing to exchange"),
-        Constraint("parts in C's type", ("mode",), _parts_as_c, "warp specialization sends no parts of fp8 (wire=fp8)"),
-        *specialized_constraints(),
-        Constraint("a tile within an owner's rows", ("block_m",), _rows_exist,
-                   f"beyond {WGMMA_ROWS} a tile's rows may exceed its owner's only by rounding up to a power of two"),
-        Constraint("a tile within C's columns", ("block_n",), _columns_exist,
-                   f"beyond {LEAST_COLUMNS} a tile's columns may exceed C's only by rounding up likewise"),
     )  # fmt: skip

@@ -57,9 +57,7 @@ def all_reduce_kernel(
     epoch_counter, arrivals, returns, status, spin_limit, TYPE: tl.constexpr, WORLD: tl.constexpr, MODE: tl.constexpr,
     PROTOCOL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The all-reduce of the ``parts`` that a GEMM has left in memory, a launch of its own; a tile a program. With None
-    the GEMM has sent them.
-    """
+    """The all-reduce of the ``parts`` that a GEMM has left in memory, a launch of its own; a tile a program."""
     peers = heap.Peers(rank, heap_bases, status, spin_limit)
     boxes = Boxes(inbox, results, arrivals, returns, inbox_scales)
     out = Output(c, M, N, bias if BIAS else None, residual)
@@ -70,9 +68,8 @@ def all_reduce_kernel(
     m, n = swizzle(tile, tiles_m, tl.cdiv(N, BLOCK_N), group_m)
     row = row_of(m, M, BLOCK_M)
     block = Block(tile, tl.num_programs(0), M - row, BLOCK_N, None, m * BLOCK_M - row)
-    if parts is not None:
-        acc = read_tile(parts, None, tile, BLOCK_M, BLOCK_N)
-        share_part(acc, block, epoch, boxes, peers, EXCHANGE)
+    acc = read_tile(parts, None, tile, BLOCK_M, BLOCK_N)
+    share_part(acc, block, epoch, boxes, peers, EXCHANGE)
     in_vain = combine(out, m, n, block, epoch, boxes, peers, EXCHANGE)
     finish_unordered(epoch_counter, tl.num_programs(0), tile == 0)
     heap.seal_if(in_vain, c, tl.cast(M, tl.int64) * N)

@@ -6,22 +6,12 @@ import math
 
 import torch
 
-from autotune.dtypes import WGMMA_ROWS
-from autotune.kernels.gemm.specialized import LEAST_COLUMNS
 from autotune.kernels.gemm_all_reduce.custom_collective import CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
-from autotune.kernels.gemm_all_reduce.modes import (
-    MODES,
-    CustomCollective,
-    Library,
-    OneShot,
-    TwoShot,
-    WarpSpecialized,
-)
+from autotune.kernels.gemm_all_reduce.modes import MODES, CustomCollective, Library, OneShot, TwoShot
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
-from autotune.kernels.gemm_all_reduce.warp_specialized import WarpSpecializedWay
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
@@ -38,7 +28,6 @@ class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
         CustomCollective: CustomCollectiveWay(),
         OneShot: FusedWay(),
         TwoShot: FusedWay(),
-        WarpSpecialized: WarpSpecializedWay(),
     }
     tensors_type = SummedTensors
     results = ("c",)
@@ -49,25 +38,17 @@ class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
 
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
         """The largest inbox that the space allows, and the counters of the smallest tiles."""
-        largest, elements = _largest_tiles(problem, *SMALLEST_TILE)
-        by_groups = _largest_tiles(problem, WGMMA_ROWS, LEAST_COLUMNS)
+        # Tiles are powers of two: the largest leaves the most beyond the matrix's edge, and the smallest are the most.
+        block_m, block_n = (
+            min(LARGEST_TILE, max(smallest, 1 << (size - 1).bit_length()))
+            for size, smallest in zip((problem.m, problem.n), SMALLEST_TILE, strict=True)
+        )
+        largest = math.ceil(problem.m / block_m) * math.ceil(problem.n / block_n)
         blocks = math.ceil(problem.m * problem.n / MOST_SUM_BLOCK)
-        inboxes = [problem.inbox_bytes(shots, largest, elements, "ll") for shots in SHOTS]
-        inboxes += [problem.inbox_bytes(shots, *by_groups, "signal") for shots in SHOTS]
+        inboxes = [problem.inbox_bytes(shots, largest, block_m * block_n, "ll") for shots in SHOTS]
         inboxes += [problem.inbox_bytes(shots, blocks, MOST_SUM_BLOCK, "ll") for shots in SHOTS]
         tiles = math.ceil(problem.m / SMALLEST_TILE[0]) * math.ceil(problem.n / SMALLEST_TILE[1])
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * tiles * torch.int32.itemsize + (64 << 10)
-
-
-def _largest_tiles(problem: GemmAllReduce, rows: int, columns: int) -> tuple[int, int]:
-    """How many there are of the tiles that leave most beyond the matrix's edge, and their elements. They are powers of
-    two, with at least so many rows and columns.
-    """
-    block_m, block_n = (
-        min(LARGEST_TILE, max(least, 1 << (size - 1).bit_length()))
-        for size, least in zip((problem.m, problem.n), (rows, columns), strict=True)
-    )
-    return math.ceil(problem.m / block_m) * math.ceil(problem.n / block_n), block_m * block_n
 
 
 KERNELS = GemmAllReduceKernels()

@@ -18,7 +18,6 @@ from autotune.kernels.gemm.space import (
     wire_constraint,
     with_fitting_tile,
 )
-from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, sending_constraints
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
 from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
@@ -287,44 +286,6 @@ class TwoShot(Fused):
     combined_by: ClassVar[str] = "separate"
 
 
-def _tiles_inbox_fits(s: ReduceTask, exchange: str, block_m: int, block_n: int) -> bool:
-    tiles = -(-s.problem.m // block_m) * -(-s.problem.n // block_n)
-    return s.problem.inbox_bytes(exchange, tiles, block_m * block_n, "signal") <= MOST_INBOX_BYTES
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarpSpecialized(SpecializedTile, Mode[GemmAllReduce]):
-    """A GEMM whose finished tiles leave while the next are multiplied, then the sums."""
-
-    mode: str = "warp_specialized"
-    exchange: str = EXCHANGE
-    protocol: str = "signal"  # no dimension
-
-    title: ClassVar[str] = "warp specialization: in each program one warp loads, two groups multiply, two warps send"
-    constraints: ClassVar = (
-        *sending_constraints(),
-        Constraint("size of the tiles' inbox", ("exchange", "block_m", "block_n"), _tiles_inbox_fits,
-                   "the inbox needs too much memory"),
-    )  # fmt: skip
-
-    def latency(self, task: ReduceTask, rates: Rates) -> float:
-        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return overlapped(computation, links(task.problem, rates), PIECES, rates) + rates.launch
-
-    @classmethod
-    def first(cls, task: ReduceTask) -> Iterator[Self]:
-        """Tiles of few rows, by each group its own; the largest that both share; square ones in turns."""
-        exchange = "two_shot" if untuned.two_shots_pay(task) else "one_shot"
-        few = cls(
-            block_m=64, block_n=128, block_k=SWIZZLED // task.problem.element_size, num_stages=8, group_m=8,
-            consumers="pingpong", exchange=exchange,
-        )  # fmt: skip
-        shared = few.replace(block_m=128, block_n=128 if promotes(task.problem) else 256, consumers="cooperative")
-        yield few
-        yield shared.replace(num_stages=6 if promotes(task.problem) else 4)
-        yield few.replace(block_m=128, num_stages=5)
-
-
 LONG_GEMM = 5.0
 """A GEMM in one round that takes as many times as long as its exchange hides it; a shorter one is left to the library,
 and the sum follows: with M=128 N=5120 on 2 H100 that takes 1.04 times as long as one shot at K=25600, and 0.97 at
@@ -373,9 +334,7 @@ def default(task: ReduceTask) -> Mode[GemmAllReduce]:
 
 
 MODES = Modes(
-    Library, CustomCollective, OneShot, TwoShot, WarpSpecialized, default=default,
-    tried=(OneShot, TwoShot, CustomCollective, WarpSpecialized),
-    laid_out=(Library, OneShot, TwoShot, CustomCollective, WarpSpecialized),
-    shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, OneShot, TwoShot, default=default, tried=(OneShot, TwoShot, CustomCollective),
+    laid_out=(Library, OneShot, TwoShot, CustomCollective), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import math
 
-from autotune.dtypes import WGMMA_ROWS
-from autotune.kernels.gemm.specialized import LEAST_COLUMNS
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngineWay
 from autotune.kernels.gemm_reduce_scatter.fused import SLOTS, FusedWay
 from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, CustomCollectiveWay
-from autotune.kernels.gemm_reduce_scatter.modes import (
-    MODES,
-    CopyEngine,
-    CustomCollective,
-    Library,
-    Pull,
-    Push,
-    WarpSpecialized,
-)
+from autotune.kernels.gemm_reduce_scatter.modes import MODES, CopyEngine, CustomCollective, Library, Pull, Push
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
-from autotune.kernels.gemm_reduce_scatter.warp_specialized import WarpSpecializedWay
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
@@ -32,7 +21,7 @@ class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),
-        CopyEngine: CopyEngineWay(), WarpSpecialized: WarpSpecializedWay(),
+        CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = SummedTensors
     results = ("c",)
@@ -43,7 +32,7 @@ class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
 
     def scratch_bytes(self, problem: GemmReduceScatter) -> int:
         """The inboxes of the tiles that stand out most, and the counters of the smallest."""
-        rows, columns = _padded(problem.rows, WGMMA_ROWS), _padded(problem.n, LEAST_COLUMNS)
+        rows, columns = _padded(problem.rows, 16), _padded(problem.n, 32)
         inbox = SLOTS * problem.world_size * rows * columns * problem.result_size
         arrivals = problem.world_size * math.ceil(rows / 16) * math.ceil(columns / 32) * 4
         return inbox + arrivals + (64 << 10)

@@ -21,7 +21,6 @@ from autotune.kernels.gemm.space import (
     wire_constraint,
     with_fitting_tile,
 )
-from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, sending_constraints
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
@@ -259,34 +258,6 @@ class Pull(Fused):
         yield cls.by_tiles(task)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WarpSpecialized(SpecializedTile, Mode[GemmReduceScatter]):
-    """A GEMM whose finished tiles leave while the next are multiplied; an owner's come last, and are summed."""
-
-    mode: str = "warp_specialized"
-
-    title: ClassVar[str] = "warp specialization: in each program one warp loads, two groups multiply, two warps send"
-    constraints: ClassVar = sending_constraints()
-
-    def latency(self, task: ScatterTask, rates: Rates) -> float:
-        """Only the last round of tiles is left to sum, whose parts have arrived."""
-        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return max(computation, links(task.problem, rates)) + rates.signal + rates.launch
-
-    @classmethod
-    def first(cls, task: ScatterTask) -> Iterator[Self]:
-        """Square tiles in turns, small ones, the largest that both groups share."""
-        promoted = promotes(task.problem)
-        square = cls(
-            block_m=128, block_n=128, block_k=SWIZZLED // task.problem.element_size, num_stages=5, group_m=8,
-            consumers="cooperative" if promoted else "pingpong",
-        )  # fmt: skip
-        yield square
-        yield square.replace(block_m=64, num_stages=8, consumers="pingpong")
-        if not promoted:
-            yield square.replace(block_n=256, num_stages=4, consumers="cooperative")
-
-
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
     """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
     return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
@@ -316,8 +287,7 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
 
 
 MODES = Modes(
-    Library, CustomCollective, Push, Pull, CopyEngine, WarpSpecialized, default=default,
-    tried=(Push, CustomCollective, CopyEngine, WarpSpecialized, Pull),
-    shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, Push, Pull, CopyEngine, default=default,
+    tried=(Push, CustomCollective, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

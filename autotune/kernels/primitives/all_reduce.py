@@ -39,8 +39,6 @@ MOST_TOGETHER = tl.constexpr(1 << 15)
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
-SCATTER = tl.constexpr(2)
-"""A reduce-scatter, of warp-specialized GEMMs alone: each rank owns rows of C."""
 
 Exchange = namedtuple("Exchange", "TYPE WORLD MODE PROTOCOL BLOCK_M BLOCK_N SIGNALS", defaults=(1,))
 """What is exchanged: elements of TYPE; BLOCK_M rows, of which a block has BLOCK_N columns. Each rank sends its part
