@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.config import Config
 from autotune.errors import GangError, RanksDisagree
+from autotune.heap.patience import polls
 from autotune.machine import Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -22,10 +23,8 @@ from autotune.timeline import Traced
 from autotune.workloads import Tolerance, Workload
 from autotune.workloads.provenance import Code
 
-SPIN_LIMITS = {"gpu": 1 << 23, "interpreter": 1 << 14}
-"""Polls before a wait inside a kernel times out: 1.7 to 3.2 s on an H200, by calculation from a quarter of the polls,
-which took 0.43 to 0.8 s; about 20 s under the interpreter.
-"""
+SPIN_LIMITS = {"gpu": polls(2.5, interpreted=False), "interpreter": 1 << 14}
+"""Polls before a wait inside a kernel times out: after about 2.5 s, and 20 s under the interpreter."""
 
 STAGGER = {"gpu": 2e-3, "interpreter": 0.15}
 """Seconds between the starts of two ranks when results are checked again; at least the time of a call, so that missing

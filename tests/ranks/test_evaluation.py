@@ -8,9 +8,11 @@ import pytest
 from fakes import LAPTOP
 
 from autotune.config import Config
+from autotune.heap.patience import polls
 from autotune.outcome import Evaluation, Outcome, Regime
 from autotune.ranks import evaluation
-from autotune.ranks.evaluation import AllRanks, MeasurePlan
+from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan
+from autotune.ranks.gang import DEADLINES
 from autotune.ranks.measure import combine
 from autotune.ranks.protocol import (
     Check,
@@ -234,3 +236,10 @@ def test_the_slowest_rank_of_each_iteration_counts() -> None:
     assert (once.median, once.low, once.high, once.skew, once.spread) == (9.0, 9.0, 9.0, 2.0, 0.0)
     with pytest.raises(ValueError):
         combine([[1.0, 2.0], [1.0]])
+
+
+@pytest.mark.parametrize("kind", SPIN_LIMITS)
+def test_waits_time_out_long_before_their_ranks_are_ended(kind: str) -> None:
+    deadlines = DEADLINES[kind]
+    soonest = min(deadlines["check"], deadlines["measure"])
+    assert SPIN_LIMITS[kind] < polls(soonest / 2, interpreted=kind == "interpreter")
