@@ -6,9 +6,10 @@ In each program one warp loads tiles by TMA into a ring of stages, and two group
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.dtypes import WGMMA_ROWS
-from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.problem import GemmProblem, MatrixOperands
 from autotune.kernels.gemm.space import tma_aligned
 from autotune.kernels.gemm.tile import NUM_STAGES, Blocks
 from autotune.kernels.launching.knobs import LadderKnobs
@@ -43,7 +44,7 @@ class SpecializedTile(Blocks, LadderKnobs):
         """Rows of a tile that a group of warps multiplies."""
         return rows_of(self.block_m, self.consumers)
 
-    def stored(self, task: Task[GemmProblem]) -> int:
+    def stored(self, task: Task[Any]) -> int:
         """Columns of a tile that go out at once, see ``stored_columns``."""
         return stored_columns(task, self.block_m, self.block_n, self.num_stages, self.consumers)
 
@@ -52,12 +53,12 @@ def rows_of(block_m: int, consumers: str) -> int:
     return block_m // 2 if consumers == "cooperative" else block_m
 
 
-def promotes(problem: GemmProblem) -> bool:
+def promotes(problem: MatrixOperands) -> bool:
     """True if each step's products are added up in fp32 registers."""
     return problem.element_size == 1 and not problem.fast_accum
 
 
-def stored_columns(task: Task[GemmProblem], block_m: int, block_n: int, num_stages: int, consumers: str) -> int:
+def stored_columns(task: Task[Any], block_m: int, block_n: int, num_stages: int, consumers: str) -> int:
     """Columns of a tile that go out at once through shared memory: all, half of them where no more fit beside the
     stages, or 0 where these do not either.
     """

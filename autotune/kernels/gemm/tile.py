@@ -24,7 +24,7 @@ PROMOTED = 128
 LOADS = ("pointer", "tma", "specialized")
 """Kernels get the place, see ``primitives/known.py``."""
 
-NUM_STAGES: Any = number(1, 2, 3, 4, 5, 6, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
+NUM_STAGES: Any = number(1, 2, 3, 4, 5, 6, 8, help="depth of the software pipeline", say="{num_stages:pipeline stage}")
 
 
 @dataclass(frozen=True, kw_only=True)

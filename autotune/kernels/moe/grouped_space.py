@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.dtypes import WGMMA_ROWS
 from autotune.kernels.gemm.space import fits_shared_memory, tile_constraints, tma_aligned
+from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes, specialized_constraints
 from autotune.kernels.gemm.tile import Tile
 from autotune.kernels.launching.knobs import Knobs
 from autotune.search_spaces.joint import flag, number, word
@@ -39,6 +41,18 @@ GROUPED = (
                "gate and up in halves arrive as one tile only if B is stored transposed, b_order=nk"),
 )  # fmt: skip
 """Constraints of every mode whose grouped GEMM is ours."""
+
+
+def _steps_stay_within_an_expert(s: Task[Any], block_k: int) -> bool:
+    return bool(s.problem.b_order == "nk" or s.problem.k % block_k == 0)
+
+
+SPECIALIZED = (
+    *specialized_constraints(),
+    Constraint("steps of one expert", ("block_k",), _steps_stay_within_an_expert,
+               "with b_order=kn the depth is a multiple of block_k: else the last step had rows of the next expert's B"),
+)  # fmt: skip
+"""Likewise by warp specialization."""
 
 
 def counts_stay(s: Task[Any]) -> bool:
@@ -112,8 +126,20 @@ def narrower(tile: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**tile, "block_n": max(32, tile["block_n"] // parts)} for parts in (1, 2, 4)]
 
 
+def specialized_tile(problem: Any) -> dict[str, Any]:
+    """The largest that both groups of warps share; for few rows one of each group's own."""
+    tile = {"block_m": 128, "block_n": 256, "num_stages": 4, "consumers": "cooperative", "group_m": 8}
+    if problem.rows_per_expert <= WGMMA_ROWS:
+        tile |= {"block_m": 64, "block_n": 128, "num_stages": 8, "consumers": "pingpong"}
+    elif promotes(problem):
+        tile |= {"block_n": 128, "num_stages": 6}
+    return {**tile, "block_k": SWIZZLED // problem.element_size}
+
+
 def tiles_apart(mode: type[Knobs], task: Task[Any]) -> list[dict[str, Any]]:
     """Those of a GEMM in a launch of its own; a single, empty choice if it is the library's."""
+    if issubclass(mode, SpecializedTile):
+        return [specialized_tile(task.problem)]
     return narrower(grouped_tile(task, gathered=False)) if issubclass(mode, GroupedTile) else [{}]
 
 
@@ -125,6 +151,9 @@ def other_rows(tile: GroupedTile) -> list[dict[str, Any]]:
 
 
 def other_tiles(mode: Knobs) -> list[dict[str, Any]]:
+    if isinstance(mode, SpecializedTile):
+        pingpong = {"consumers": "pingpong", "block_n": 128}
+        return [{**pingpong, "num_stages": 5}, {**pingpong, "block_m": 64, "num_stages": 8}]
     return [{"swap_ab": not mode.swap_ab}, *other_rows(mode)] if isinstance(mode, GroupedTile) else []
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.kernels.gemm.space import operands_constraint
+from autotune.kernels.gemm.specialized import SpecializedTile
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GEMM_VARIES, Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
+    SPECIALIZED,
     GroupedTile,
     counts_stay,
     grouped_tile,
@@ -119,6 +121,14 @@ class Unfused(GroupedTile, LaidOut):
     constraints: ClassVar = (*LaidOut.constraints, *GROUPED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WarpSpecialized(SpecializedTile, LaidOut):
+    mode: str = "warp_specialized"
+
+    title: ClassVar[str] = "our collective, then our GEMM by warp specialization"
+    constraints: ClassVar = (*LaidOut.constraints, *SPECIALIZED)
+
+
 def _leaves_room(s: DispatchGemmTask, comm_programs: int) -> bool:
     return comm_programs <= max(1, s.machine.compute_units // 2)
 
@@ -213,5 +223,7 @@ def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))
 
 
-MODES = Modes(Library, CustomCollective, Unfused, Push, Pull, default=default, shared=(operands_constraint(),))
+MODES = Modes(
+    Library, CustomCollective, Unfused, WarpSpecialized, Push, Pull, default=default, shared=(operands_constraint(),)
+)  # fmt: skip
 SPACE = MODES.space

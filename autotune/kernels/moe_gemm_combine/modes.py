@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.kernels.gemm.space import operands_constraint
+from autotune.kernels.gemm.specialized import SpecializedTile
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GEMM_VARIES, Mode, Modes
 from autotune.kernels.moe.grouped_space import (
     GROUPED,
     LIBRARY_GROUPS,
+    SPECIALIZED,
     GroupedTile,
     counts_stay,
     grouped_tile,
@@ -112,6 +114,14 @@ class Unfused(GroupedTile, Apart):
 
     title: ClassVar[str] = "our collective and our GEMM, one after the other"
     constraints: ClassVar = (*Apart.constraints, *GROUPED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpSpecialized(SpecializedTile, Apart):
+    mode: str = "warp_specialized"
+
+    title: ClassVar[str] = "our GEMM by warp specialization, then our collective"
+    constraints: ClassVar = (*Apart.constraints, *SPECIALIZED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +251,7 @@ MODES = Modes(
     Library,
     CustomCollective,
     Unfused,
+    WarpSpecialized,
     Push,
     Pull,
     OneShot,

@@ -82,9 +82,9 @@ def new_order(ring, FORM: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr):
-    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B, in PIECES, ``apart`` columns from each
-    other. Returns the number of the next step.
+def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr, b_k=0):
+    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B from ``b_k`` on, in PIECES, ``apart``
+    columns from each other. Returns the number of the next step.
     """
     LINES: gl.constexpr = FORM.PARTS * FORM.ROWS + FORM.PIECES * FORM.COLUMNS
     BYTES: gl.constexpr = LINES * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
@@ -98,9 +98,9 @@ def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.conste
         for piece in gl.static_range(FORM.PIECES):
             place, at = ring.b.index(stage * FORM.PIECES + piece), column + piece * apart
             if FORM.B_TRANSPOSED:
-                load_box(b_desc, [at, k], ring.ready.index(stage), place)
+                load_box(b_desc, [at, b_k + k], ring.ready.index(stage), place)
             else:
-                load_box(b_desc, [k, at], ring.ready.index(stage), place)
+                load_box(b_desc, [b_k + k, at], ring.ready.index(stage), place)
         step += 1
     return step
 
