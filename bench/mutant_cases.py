@@ -24,6 +24,11 @@ SPECIALIZED = {
     "mode": "warp_specialized", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_stages": 4,
     "consumers": "cooperative", "transfer_rows": 4, "sending_warps": 1,
 }  # fmt: skip
+SPECIALIZED_TILE = {
+    **dict.fromkeys(("num_warps", "loads", "swap_ab", "programs_per_unit", "tile_order")),
+    "mode": "warp_specialized", "block_m": 128, "block_n": 128, "block_k": 64, "group_m": 1, "num_stages": 4,
+    "consumers": "cooperative",
+}  # fmt: skip
 SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
@@ -284,6 +289,7 @@ CASES: Mapping[str, Case] = {
         {**MDG, "bias": True},
         {name: DISPATCH[name] for name in MOVES} | {"mode": "custom_collective", "protocol": "signal"} | LAYOUT,
     ),
+    "mdg specialized": _multiply({"tokens": 56, "epilogue": "none", "bias": True}, **SPECIALIZED_TILE, **LAYOUT),
     "mdg unfused": _multiply({"tokens": 56}, mode="unfused", loads="tma", tile_order=None, **LAYOUT),
     "mc push": _combine(COMBINE),
     "mc pull": _combine(COMBINE, mode="pull"),

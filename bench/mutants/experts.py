@@ -92,6 +92,14 @@ MUTANTS: list[Mutant] = [
         ("the last tile is left out", "mgc one", ("range(part, rows_of_tiles * tiles_n, parts)", "range(part, rows_of_tiles * tiles_n - 1, parts)")),
     ),
     *rows_of(
+        "kernels/moe/specialized_kernel.py",
+        ("a tile overwrites another expert's rows", "mdg specialized", ("if row + FORM.ROWS <= tile.end:", "if row < experts.rows:"), GPU),
+        ("an expert's last row is lost", "mdg specialized", ("inside = (rows < tile.end)", "inside = (rows < tile.end - 1)"), GPU),
+        ("one expert's B for all", "mdg specialized", ("column += tile.expert * experts.columns", "column += 0"), GPU),
+        ("one expert's bias for all", "mdg specialized", ("of_expert = tile.expert.to(gl.int64) * experts.columns", "of_expert = tile.expert.to(gl.int64) * 0"), GPU),
+        ("the last tile is left out", "mdg specialized", ("return gl.max(blocks, axis=0) * gl.cdiv", "return (gl.max(blocks, axis=0) - 1) * gl.cdiv"), GPU),
+    ),
+    *rows_of(
         "kernels/moe/grouped_gemm.py",
         ("no bias", "mdg bias", ("    if experts.bias is not None:", "    if False:")),
         ("one expert's bias for all", "mgc bias", ("with_bias(acc, experts.bias + expert.to(tl.int64) * experts.columns,", "with_bias(acc, experts.bias,")),

@@ -27,9 +27,9 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import (
     FEW_REGISTERS,
     REGISTERS,
-    Factors,
     Form,
     consumer_layout,
+    factors_of,
     finished,
     gated_product,
     load_tile,
@@ -144,14 +144,6 @@ def scales_of(source, gather, tiles, peers, WORLD: gl.constexpr, SCALES: gl.cons
 
 
 @gluon.jit
-def factors_of(of_rows, row, column, gather, tiles, scale_b, layout: gl.constexpr, FORM: gl.constexpr):
-    """Scales by blocks of a consumer's rows, and of columns of B."""
-    each = tiles.depth // 128
-    rows = gl.minimum(row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout)), gather.rows - 1)
-    return Factors(of_rows + rows * each, scale_b + column // 128 * each)
-
-
-@gluon.jit
 def consume(
     ring, order, result, gather, tiles, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, SCALES: gl.constexpr,
     BIAS: gl.constexpr, EPILOGUE: gl.constexpr, FORM: gl.constexpr,
@@ -171,8 +163,9 @@ def consume(
         factors, up_factors = None, None
         if SCALES == 3:
             of_rows = scales_of(source, gather, tiles, peers, WORLD, SCALES)
-            factors = factors_of(of_rows, row, column, gather, tiles, result.scale_b, layout, FORM)
-            up_factors = factors_of(of_rows, row, tiles.columns + column, gather, tiles, result.scale_b, layout, FORM)
+            given = (of_rows, row, gather.rows, result.scale_b)
+            factors = factors_of(*given, column, tiles.depth, layout, FORM)
+            up_factors = factors_of(*given, tiles.columns + column, tiles.depth, layout, FORM)
         if EPILOGUE == PLAIN:
             total = product(ring, order, count, count * steps, steps, factors, WHICH, layout, FORM)
         else:

@@ -50,7 +50,7 @@ def _steps_stay_within_an_expert(s: Task[Any], block_k: int) -> bool:
 SPECIALIZED = (
     *specialized_constraints(),
     Constraint("steps of one expert", ("block_k",), _steps_stay_within_an_expert,
-               "with b_order=kn the depth is a multiple of block_k: else the last step had rows of the next expert's B"),
+               "with b_order=kn the depth is a multiple of block_k: else the last step had rows of another B"),
 )  # fmt: skip
 """Likewise by warp specialization."""
 

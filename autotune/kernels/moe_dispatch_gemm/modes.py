@@ -216,10 +216,12 @@ class Pull(Fused):
 
 def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     """One launch for few tokens; for many dispatch and GEMM apart, for a GEMM of laid-out rows takes 5 to 10 % less
-    time than one that gathers them; the library's way where no tile or no inbox fits.
+    time than one that gathers them, by warp specialization where it may be; the library's way where no tile or no inbox
+    fits.
     """
-    order: tuple[type[Push | Unfused], ...] = (Push, Unfused)
-    found = (mode.untuned(task) for mode in (order if few_tokens(task) else reversed(order)))
+    apart = (WarpSpecialized, Unfused)
+    order: tuple[type[Push | LaidOut], ...] = (Push, *apart) if few_tokens(task) else (*apart, Push)
+    found = (mode.untuned(task) for mode in order)
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))
 
 

@@ -239,11 +239,12 @@ class OneShot(Fused, Protocol):
 
 
 def default(task: GemmCombineTask) -> Mode[MoeGemmCombine]:
-    """Few rows as they are; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100, 2026-11-24);
-    the library's way where no tile or no inbox fits.
+    """Few rows as they are; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100, 2026-11-24),
+    by warp specialization where it may be; the library's way where no tile or no inbox fits.
     """
-    order: tuple[type[OneShot | Unfused], ...] = (OneShot, Unfused)
-    found = (mode.untuned(task) for mode in (order if few_rows(task) else reversed(order)))
+    apart = (WarpSpecialized, Unfused)
+    order: tuple[type[OneShot | Apart], ...] = (OneShot, *apart) if few_rows(task) else (*apart, OneShot)
+    found = (mode.untuned(task) for mode in order)
     return next(filter(None, found), Library(launch="eager", exchange="reduce_scatter"))
 
 

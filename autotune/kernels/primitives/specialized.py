@@ -52,6 +52,14 @@ which all lie in one block. A step, of 128 elements, has one of each.
 
 
 @gluon.jit
+def factors_of(of_rows, row, rows, scale_b, column, depth, layout: gl.constexpr, FORM: gl.constexpr):
+    """Of a consumer's rows from ``row`` on, of ``rows`` that A has, and of B's columns from ``column`` on."""
+    pitch = depth // 128
+    mine = gl.minimum(row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout)), rows - 1)
+    return Factors(of_rows + mine * pitch, scale_b + column // 128 * pitch)
+
+
+@gluon.jit
 def new_ring(a_desc, b_desc, FORM: gl.constexpr):
     STAGES: gl.constexpr = FORM.STAGES
     a = gl.allocate_shared_memory(a_desc.dtype, [STAGES * FORM.PARTS, FORM.ROWS, FORM.DEPTH], a_desc.layout)
