@@ -50,5 +50,7 @@ def test_the_tile_that_is_written_down_unmeasured(
 def test_tma_loads_a_tile_of_gate_and_up_that_lies_together(fields: dict[str, Any], told: str | None) -> None:
     found = workload("moe_dispatch_gemm")
     problem = found.problem_type(tokens=512, hidden=7168, width=2048, experts=64, top_k=8, world_size=2, **fields)
-    broken = found.space.broken(found.default_config(Task(problem, H100)).replace(loads="tma"), Task(problem, H100))
+    task = Task(problem, H100)
+    tile = next(config for config in found.first_configs(task) if config["mode"] == "unfused")
+    broken = found.space.broken(tile.replace(loads="tma"), task)
     assert (broken.name if broken else None) == told

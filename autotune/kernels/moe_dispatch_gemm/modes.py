@@ -19,6 +19,7 @@ from autotune.kernels.moe.grouped_space import (
     GroupedTile,
     counts_stay,
     grouped_tile,
+    many_rows,
     narrower,
     other_rows,
     other_tiles,
@@ -219,7 +220,7 @@ def default(task: DispatchGemmTask) -> Mode[MoeDispatchGemm]:
     time than one that gathers them, by warp specialization where it may be; the library's way where no tile or no inbox
     fits.
     """
-    apart = (WarpSpecialized, Unfused)
+    apart = (WarpSpecialized, Unfused) if many_rows(task) else (Unfused, WarpSpecialized)
     order: tuple[type[Push | LaidOut], ...] = (Push, *apart) if few_tokens(task) else (*apart, Push)
     found = (mode.untuned(task) for mode in order)
     return next(filter(None, found), Library(launch="eager", exchange="all_gather"))

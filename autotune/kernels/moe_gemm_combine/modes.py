@@ -20,6 +20,7 @@ from autotune.kernels.moe.grouped_space import (
     GroupedTile,
     counts_stay,
     grouped_tile,
+    many_rows,
     narrower,
     other_rows,
     other_tiles,
@@ -242,7 +243,7 @@ def default(task: GemmCombineTask) -> Mode[MoeGemmCombine]:
     """Few rows as they are; for many GEMM and sums apart, which was the fastest from 16 tokens on (2 H100, 2026-11-24),
     by warp specialization where it may be; the library's way where no tile or no inbox fits.
     """
-    apart = (WarpSpecialized, Unfused)
+    apart = (WarpSpecialized, Unfused) if many_rows(task) else (Unfused, WarpSpecialized)
     order: tuple[type[OneShot | Apart], ...] = (OneShot, *apart) if few_rows(task) else (*apart, OneShot)
     found = (mode.untuned(task) for mode in order)
     return next(filter(None, found), Library(launch="eager", exchange="reduce_scatter"))
