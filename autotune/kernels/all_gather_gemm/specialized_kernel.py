@@ -31,7 +31,7 @@ from autotune.kernels.primitives.specialized import (
     consumer_layout,
     factors_of,
     finished,
-    gated_product,
+    halves,
     load_tile,
     new_order,
     new_ring,
@@ -150,6 +150,7 @@ def consume(
 ):  # fmt: skip
     """Multiply and store our part of each tile or, in pingpong, every other tile."""
     layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
+    wide: gl.constexpr = consumer_layout(ring.a.dtype, FORM.PIECES * FORM.COLUMNS)
     steps = gl.cdiv(tiles.depth, FORM.DEPTH)
     count = WHICH if FORM.TURNS == 2 else 0
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
@@ -160,28 +161,25 @@ def consume(
         row += PART * FORM.ROWS
         if FORM.TURNS == 2 or WHICH == 0:
             traces.begin(gather.trace, traces.TILE, count, number)
-        factors, up_factors = None, None
+        factors = None
         if SCALES == 3:
             of_rows = scales_of(source, gather, tiles, peers, WORLD, SCALES)
             given = (of_rows, row, gather.rows, result.scale_b)
-            factors = factors_of(*given, column, tiles.depth, layout, FORM)
-            up_factors = factors_of(*given, tiles.columns + column, tiles.depth, layout, FORM)
-        if EPILOGUE == PLAIN:
-            total = product(ring, order, count, count * steps, steps, factors, WHICH, layout, FORM)
-        else:
-            total, up = gated_product(
-                ring, order, count, count * steps, steps, factors, up_factors, WHICH, layout, FORM
-            )  # fmt: skip
+            factors = factors_of(*given, column, tiles.columns, tiles.depth, wide, FORM)
+        total = product(ring, order, count, count * steps, steps, factors, WHICH, wide, FORM)
         rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
         places = (rows, rows < gather.rows, columns, columns < tiles.columns)
         of_rows = None
         if SCALES == 2:
             of_rows = scales_of(source, gather, tiles, peers, WORLD, SCALES)
-        total = finished(total, result, of_rows, places, 0, SCALES, BIAS)
-        if EPILOGUE != PLAIN:
+        if EPILOGUE == PLAIN:
+            total = finished(total, result, of_rows, places, 0, SCALES, BIAS)
+        else:
+            gate, up = halves(total, layout)
+            gate = finished(gate, result, of_rows, places, 0, SCALES, BIAS)
             up = finished(up, result, of_rows, places, tiles.columns, SCALES, BIAS)
-            total = activated(total, up, EPILOGUE)
+            total = activated(gate, up, EPILOGUE)
         store_part(total, result.c, result.buffers.index(WHICH), source * gather.rows + row, column)
         if FORM.TURNS == 2 or WHICH == 0:
             traces.end(gather.trace, traces.TILE, count)

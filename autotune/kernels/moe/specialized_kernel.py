@@ -22,7 +22,7 @@ from autotune.kernels.primitives.specialized import (
     consumer_layout,
     factors_of,
     finished,
-    gated_product,
+    halves,
     load_tile,
     new_order,
     new_ring,
@@ -97,6 +97,7 @@ def consume(
 ):  # fmt: skip
     """Multiply and store our part of each tile or, in pingpong, every other tile."""
     layout: gl.constexpr = consumer_layout(ring.a.dtype, FORM.COLUMNS)
+    wide: gl.constexpr = consumer_layout(ring.a.dtype, FORM.PIECES * FORM.COLUMNS)
     blocks = row_blocks(experts, EXPERTS, WARPS, FORM)
     steps = gl.cdiv(experts.K, FORM.DEPTH)
     width = experts.columns // FORM.PIECES
@@ -107,26 +108,23 @@ def consume(
     for number in range(first, count_of(blocks, experts, FORM), FORM.TURNS * programs):
         tile = tile_at(number, blocks, experts, FORM)
         row, column = tile.row + PART * FORM.ROWS, tile.column
-        factors, up_factors = None, None
+        factors = None
         if SCALES == 3:
             scale_b = result.scale_b + tile.expert.to(gl.int64) * gl.cdiv(experts.columns, 128) * (experts.K // 128)
             given = (result.scale_a, row, experts.rows, scale_b)
-            factors = factors_of(*given, column, experts.K, layout, FORM)
-            up_factors = factors_of(*given, width + column, experts.K, layout, FORM)
+            factors = factors_of(*given, column, width, experts.K, wide, FORM)
         rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
         places = (rows, rows < tile.end, columns, columns < width)
         of_expert = tile.expert.to(gl.int64) * experts.columns
+        total = product(ring, order, count, count * steps, steps, factors, WHICH, wide, FORM)
         if EPILOGUE == PLAIN:
-            total = product(ring, order, count, count * steps, steps, factors, WHICH, layout, FORM)
             total = finished(total, result, result.scale_a, places, of_expert, SCALES, BIAS)
         else:
-            total, up = gated_product(
-                ring, order, count, count * steps, steps, factors, up_factors, WHICH, layout, FORM
-            )  # fmt: skip
-            total = finished(total, result, result.scale_a, places, of_expert, SCALES, BIAS)
+            gate, up = halves(total, layout)
+            gate = finished(gate, result, result.scale_a, places, of_expert, SCALES, BIAS)
             up = finished(up, result, result.scale_a, places, of_expert + width, SCALES, BIAS)
-            total = activated(total, up, EPILOGUE)
+            total = activated(gate, up, EPILOGUE)
         if row + FORM.ROWS <= tile.end:
             store_part(total, result.whole, result.buffers.index(WHICH), row, column)
         else:

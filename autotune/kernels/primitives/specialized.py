@@ -28,6 +28,7 @@ from autotune.heap import device as heap
 copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 REGISTERS = gl.constexpr(232)
 FEW_REGISTERS = gl.constexpr(40)
@@ -45,18 +46,20 @@ PROMOTE: each step's product is added up in fp32 registers. COLUMNS are those of
 the gate's, and up's.
 """
 
-Factors = namedtuple("Factors", "rows columns")
+Factors = namedtuple("Factors", "rows columns up")
 """The first scales by blocks of 128 of K: pointers to those of a consumer's rows [ROWS], and to that of its columns,
-which all lie in one block. A step, of 128 elements, has one of each.
+which all lie in one block; of gate and up one each. A step, of 128 elements, has one of each.
 """
 
 
 @gluon.jit
-def factors_of(of_rows, row, rows, scale_b, column, depth, layout: gl.constexpr, FORM: gl.constexpr):
-    """Of a consumer's rows from ``row`` on, of ``rows`` that A has, and of B's columns from ``column`` on."""
+def factors_of(of_rows, row, rows, scale_b, column, apart, depth, layout: gl.constexpr, FORM: gl.constexpr):
+    """Of a consumer's rows from ``row`` on, of ``rows`` that A has, and of B's columns from ``column`` on, and of up's,
+    ``apart`` from them.
+    """
     pitch = depth // 128
     mine = gl.minimum(row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout)), rows - 1)
-    return Factors(of_rows + mine * pitch, scale_b + column // 128 * pitch)
+    return Factors(of_rows + mine * pitch, scale_b + column // 128 * pitch, scale_b + (column + apart) // 128 * pitch)
 
 
 @gluon.jit
@@ -121,8 +124,13 @@ def _loaded(ring, step, FORM: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr, PIECE: gl.constexpr = 0):
-    b = ring.b.index(stage * FORM.PIECES + PIECE)
+def _multiply(ring, stage, PART: gl.constexpr, acc, use_acc: gl.constexpr, FORM: gl.constexpr):
+    b = ring.b
+    if FORM.PIECES == 2:  # one behind the other
+        WIDE: gl.constexpr = 2 * FORM.COLUMNS
+        SHAPE: gl.constexpr = [WIDE, FORM.DEPTH] if FORM.B_TRANSPOSED else [FORM.DEPTH, WIDE]
+        b = reinterpret(b, b.dtype, [FORM.STAGES, SHAPE[0], SHAPE[1]], b.layout)
+    b = b.index(stage)
     if FORM.B_TRANSPOSED:
         b = b.permute((1, 0))
     return warpgroup_mma(ring.a.index(stage * FORM.PARTS + PART), b, acc, use_acc=use_acc, is_async=True)
@@ -135,11 +143,18 @@ def _take_turn(order, tile, WHICH: gl.constexpr, FORM: gl.constexpr):
 
 
 @gluon.jit
-def _factor(factors, step):
-    """A step's scales [ROWS]; None without ``factors``. To be loaded while the step is multiplied."""
+def _factor(factors, step, layout: gl.constexpr, FORM: gl.constexpr):
+    """A step's scales [ROWS, 1], of gate and up [ROWS, 2 COLUMNS]; None without ``factors``. To be loaded while the
+    step is multiplied.
+    """
     factor = factors
     if factors is not None:
-        factor = gl.load(factors.rows + step) * gl.load(factors.columns + step)
+        if FORM.PIECES == 1:
+            factor = (gl.load(factors.rows + step) * gl.load(factors.columns + step))[:, None]
+        else:
+            columns = gl.arange(0, 2 * FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
+            both = gl.where(columns < FORM.COLUMNS, gl.load(factors.columns + step), gl.load(factors.up + step))
+            factor = gl.load(factors.rows + step)[:, None] * both[None, :]
     return factor
 
 
@@ -148,28 +163,29 @@ def _added(total, taken, factor):
     if factor is None:
         total += taken
     else:
-        total += taken * factor[:, None]
+        total += taken * factor
     return total
 
 
 @gluon.jit
 def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr):
-    """A consumer's rows of a tile: fp32 [ROWS, COLUMNS]. ``begin`` is the number of its first step, ``tile`` the number
-    of the tile among this program's. ``factors``: None unless scales are by blocks, whose steps are promoted.
+    """A consumer's rows of a tile: fp32 [ROWS, PIECES · COLUMNS], gate and up side by side. ``begin`` is the number of
+    its first step, ``tile`` that of the tile among this program's. ``factors``: None unless scales are by blocks, whose
+    steps are promoted.
     """
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
     _take_turn(order, tile, WHICH, FORM)
-    zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
+    zero = gl.zeros((FORM.ROWS, FORM.PIECES * FORM.COLUMNS), dtype=gl.float32, layout=layout)
     total = zero
     if FORM.PROMOTE:  # two products in flight; ptxas serialises them where one stays so over the loop's end
         taken, other = zero, zero
         for s in range(0, steps - 1, 2):
             first = _loaded(ring, begin + s, FORM)
             even = _multiply(ring, first, PART, taken, False, FORM)
-            of_even = _factor(factors, s)
+            of_even = _factor(factors, s, layout, FORM)
             second = _loaded(ring, begin + s + 1, FORM)
             odd = _multiply(ring, second, PART, other, False, FORM)
-            of_odd = _factor(factors, s + 1)
+            of_odd = _factor(factors, s + 1, layout, FORM)
             taken = warpgroup_mma_wait(num_outstanding=1, deps=[even])
             mbarrier.arrive(ring.empty.index(first), count=1)
             total = _added(total, taken, of_even)
@@ -179,7 +195,7 @@ def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layou
         if steps % 2 == 1:
             last = _loaded(ring, begin + steps - 1, FORM)
             even = _multiply(ring, last, PART, taken, False, FORM)
-            of_even = _factor(factors, steps - 1)
+            of_even = _factor(factors, steps - 1, layout, FORM)
             total = _added(total, warpgroup_mma_wait(num_outstanding=0, deps=[even]), of_even)
             mbarrier.arrive(ring.empty.index(last), count=1)
         if FORM.TURNS == 2:
@@ -199,43 +215,10 @@ def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layou
 
 
 @gluon.jit
-def gated_product(
-    ring, order, tile, begin, steps, factors, up_factors, WHICH: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr
-):  # fmt: skip
-    """``product`` of the gate's columns and of up's, both products of a step in flight."""
-    PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
-    _take_turn(order, tile, WHICH, FORM)
-    zero = gl.zeros((FORM.ROWS, FORM.COLUMNS), dtype=gl.float32, layout=layout)
-    gate, up = zero, zero
-    if FORM.PROMOTE:
-        one, two = zero, zero
-        for s in range(steps):
-            stage = _loaded(ring, begin + s, FORM)
-            of_gate = _multiply(ring, stage, PART, one, False, FORM, 0)
-            of_up = _multiply(ring, stage, PART, two, False, FORM, 1)
-            gate_factor = _factor(factors, s)
-            up_factor = _factor(up_factors, s)
-            one = warpgroup_mma_wait(num_outstanding=1, deps=[of_gate])
-            gate = _added(gate, one, gate_factor)
-            two = warpgroup_mma_wait(num_outstanding=0, deps=[of_up])
-            mbarrier.arrive(ring.empty.index(stage), count=1)
-            up = _added(up, two, up_factor)
-        if FORM.TURNS == 2:
-            mbarrier.arrive(order.index(1 - WHICH), count=1)
-    else:
-        one, two = warpgroup_mma_init(zero), warpgroup_mma_init(zero)
-        for s in range(steps):
-            stage = _loaded(ring, begin + s, FORM)
-            one = _multiply(ring, stage, PART, one, True, FORM, 0)
-            two = _multiply(ring, stage, PART, two, True, FORM, 1)
-            one, two = warpgroup_mma_wait(num_outstanding=2, deps=[one, two])
-            one, two = warpgroup_mma_init(one), warpgroup_mma_init(two)
-            mbarrier.arrive(ring.empty.index((begin + s + FORM.STAGES - 1) % FORM.STAGES), count=1, pred=s > 0)
-        if FORM.TURNS == 2:
-            mbarrier.arrive(order.index(1 - WHICH), count=1)
-        gate, up = warpgroup_mma_wait(num_outstanding=0, deps=[one, two])
-        mbarrier.arrive(ring.empty.index((begin + steps - 1) % FORM.STAGES), count=1)
-    return gate, up
+def halves(value, layout: gl.constexpr):
+    """Both halves of the columns, without a word between threads."""
+    left, right = gl.split(gl.permute(gl.reshape(value, (value.shape[0], 2, value.shape[1] // 2)), (0, 2, 1)))
+    return gl.convert_layout(left, layout, assert_trivial=True), gl.convert_layout(right, layout, assert_trivial=True)
 
 
 @gluon.jit
