@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from autotune.dtypes import SCALES
-from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.gemm.specialized import SpecializedTile, promotes
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.task import Task
@@ -16,7 +15,7 @@ OPTIONS = {"num_warps": 4, "maxnreg": 168}
 """Registers for twelve warps, of which consumers take more than the others: see ``primitives/specialized.py``."""
 
 
-def specialized(task: Task[GemmProblem], mode: SpecializedTile, tensors: GemmTensors) -> dict[str, Any]:
+def specialized(task: Task[Any], mode: SpecializedTile, tensors: GemmTensors) -> dict[str, Any]:
     """Arguments that every such kernel has."""
     problem, transposed = task.problem, task.problem.b_order == "nk"
     columns = mode.block_n // 2 if problem.gated else mode.block_n

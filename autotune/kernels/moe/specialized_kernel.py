@@ -137,10 +137,10 @@ def consume(
 
 @gluon.jit(do_not_specialize=["rows", "group_m"])
 def specialized_grouped_kernel(
-    a, b, whole, c, scale_a, scale_b, bias, offsets, rows, N, K, group_m, EXPERTS: gl.constexpr, PARTS: gl.constexpr,
-    TURNS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
-    PROMOTE: gl.constexpr, B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr,
-    EPILOGUE: gl.constexpr, num_warps: gl.constexpr,
+    a, b, whole, result, scale_a, scale_b, bias, offsets, rows, N, K, group_m, EXPERTS: gl.constexpr,
+    PARTS: gl.constexpr, TURNS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr,
+    STAGES: gl.constexpr, PROMOTE: gl.constexpr, B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr,
+    BIAS: gl.constexpr, EPILOGUE: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """C [rows, N] = A [rows, K] @ B [EXPERTS, K, N] + bias [EXPERTS, N] (or None) of each row's expert; with an
     EPILOGUE C is [rows, N / 2]. ``a``, ``b``, by experts one below the other as it is stored, and ``whole``, of C, are
@@ -152,7 +152,7 @@ def specialized_grouped_kernel(
     ring = new_ring(a, b, FORM)
     order = new_order(ring, FORM)
     buffers = gl.allocate_shared_memory(whole.dtype, [2, ROWS, whole.block_type.shape[1]], whole.layout)
-    out = Result(whole, c, buffers, bias, scale_a, scale_b)
+    out = Result(whole, result, buffers, bias, scale_a, scale_b)
     gl.warp_specialize(
         [
             (consume, (ring, order, out, experts, 0, EXPERTS, num_warps, SCALES, BIAS, EPILOGUE, FORM)),

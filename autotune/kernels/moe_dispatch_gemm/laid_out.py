@@ -14,18 +14,12 @@ from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_gemm
-from autotune.kernels.moe.specialized import specialized_grouped_gemm
+from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.specialized import gemm_apart
 from autotune.kernels.moe_dispatch.exchange import Scratch, Travel, exchange_scratch
 from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
-from autotune.kernels.moe_dispatch_gemm.modes import (
-    CustomCollective,
-    DispatchGemmTask,
-    LaidOut,
-    Unfused,
-    WarpSpecialized,
-)
+from autotune.kernels.moe_dispatch_gemm.modes import CustomCollective, DispatchGemmTask, LaidOut
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.kernels.moe_dispatch_gemm.tensors import OF_GEMM, Tensors, scaling_of
 
@@ -71,37 +65,21 @@ def _travel(mode: LaidOut) -> Travel:
     return Travel(ll=words, routing_ll=words)
 
 
-class _OurGemmWay(_LaidOutWay[L]):
+class OurGemmWay(_LaidOutWay[L]):
     def launches(self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows]) -> list[Launch]:
         problem, tensors, scratch = call.problem, call.tensors, call.scratch
         operands = GroupedOperands(
             scratch.rows, tensors.b, tensors.offsets, problem.capacity, scale_a=scratch.scale_rows,
             scale_b=tensors.scale_b, scales=problem.scales, bias=tensors.bias,
         )  # fmt: skip
-        return [self.dispatch(call, tensors.c), self.gemm(call, operands)]
-
-    def gemm(self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows], operands: GroupedOperands) -> Launch:
-        raise NotImplementedError
+        gemm = gemm_apart(
+            call.task, call.knobs, operands, tensors.c, epilogue=problem.epilogue, halves=problem.halves
+        )  # fmt: skip
+        return [self.dispatch(call, tensors.c), gemm]
 
     def roundings(self, problem: MoeDispatchGemm) -> float:
         """An activation follows in fp32, of whose result the tolerance counts the rounding."""
         return 0.0 if problem.gated else 1.0
-
-
-class UnfusedWay(_OurGemmWay[Unfused]):
-    def gemm(self, call: Call[MoeDispatchGemm, Unfused, Tensors, LaidOutRows], operands: GroupedOperands) -> Launch:
-        problem = call.problem
-        return grouped_gemm(
-            call.knobs, operands, call.tensors.c, problem.dtype, call.machine.compute_units, epilogue=problem.epilogue,
-            halves=problem.halves, fast_accum=problem.fast_accum,
-        )  # fmt: skip
-
-
-class WarpSpecializedWay(_OurGemmWay[WarpSpecialized]):
-    def gemm(
-        self, call: Call[MoeDispatchGemm, WarpSpecialized, Tensors, LaidOutRows], operands: GroupedOperands
-    ) -> Launch:  # fmt: skip
-        return specialized_grouped_gemm(call.task, call.knobs, operands, call.tensors.c, call.problem.epilogue)
 
 
 class CustomCollectiveWay(_LaidOutWay[CustomCollective]):

@@ -8,7 +8,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, All
 from autotune.kernels.launching.way import ModeKernels
 from autotune.kernels.moe.grouped_launch import scale_tensors
 from autotune.kernels.moe_dispatch_gemm.fused import PullWay, PushWay
-from autotune.kernels.moe_dispatch_gemm.laid_out import CustomCollectiveWay, UnfusedWay, WarpSpecializedWay
+from autotune.kernels.moe_dispatch_gemm.laid_out import CustomCollectiveWay, OurGemmWay
 from autotune.kernels.moe_dispatch_gemm.library import BulkSynchronous
 from autotune.kernels.moe_dispatch_gemm.modes import (
     MODES,
@@ -26,8 +26,8 @@ from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
 class MoeDispatchGemmKernels(ModeKernels[MoeDispatchGemm, Tensors]):
     modes = MODES
     ways = {
-        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: UnfusedWay(),
-        WarpSpecialized: WarpSpecializedWay(), Push: PushWay(), Pull: PullWay(),
+        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: OurGemmWay(),
+        WarpSpecialized: OurGemmWay(), Push: PushWay(), Pull: PullWay(),
     }  # fmt: skip
     tensors_type = Tensors
     results = ("c", "offsets", "pairs", "row_gates")

@@ -13,10 +13,9 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import grouped_gemm
-from autotune.kernels.moe.specialized import specialized_grouped_gemm
+from autotune.kernels.moe.specialized import gemm_apart
 from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
-from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask, Unfused, WarpSpecialized
+from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product, operands_of
 
@@ -48,28 +47,16 @@ class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
         return combine_launch(call, mode, mode.combine, mode.comm_programs, given, mode.sum_warps)
 
 
-class _OurGemmWay(_ApartWay[A]):
+class OurGemmWay(_ApartWay[A]):
     def scratch(self, task: GemmCombineTask, mode: A, shared: Allocate, own: Allocate) -> Products:
         return self.products(task, mode, task.problem.capacity, shared, own)
 
+    def launches(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> list[Launch]:
+        operands = operands_of(call.problem, call.tensors)
+        return [gemm_apart(call.task, call.knobs, operands, call.scratch.y), self.combine(call)]
+
     def roundings(self, problem: MoeGemmCombine) -> float:
         return 1.0 + ROUNDINGS
-
-
-class UnfusedWay(_OurGemmWay[Unfused]):
-    def launches(self, call: Call[MoeGemmCombine, Unfused, Tensors, Products]) -> list[Launch]:
-        problem, operands = call.problem, operands_of(call.problem, call.tensors)
-        gemm = grouped_gemm(
-            call.knobs, operands, call.scratch.y, problem.dtype, call.machine.compute_units,
-            fast_accum=problem.fast_accum,
-        )  # fmt: skip
-        return [gemm, self.combine(call)]
-
-
-class WarpSpecializedWay(_OurGemmWay[WarpSpecialized]):
-    def launches(self, call: Call[MoeGemmCombine, WarpSpecialized, Tensors, Products]) -> list[Launch]:
-        operands = operands_of(call.problem, call.tensors)
-        return [specialized_grouped_gemm(call.task, call.knobs, operands, call.scratch.y), self.combine(call)]
 
 
 class CustomCollectiveWay(_ApartWay[CustomCollective]):

@@ -8,7 +8,7 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, All
 from autotune.kernels.launching.way import ModeKernels
 from autotune.kernels.moe.grouped_launch import scale_tensors
 from autotune.kernels.moe_combine.own import scratch_bytes
-from autotune.kernels.moe_gemm_combine.apart import CustomCollectiveWay, UnfusedWay, WarpSpecializedWay
+from autotune.kernels.moe_gemm_combine.apart import CustomCollectiveWay, OurGemmWay
 from autotune.kernels.moe_gemm_combine.fused import FusedWay
 from autotune.kernels.moe_gemm_combine.library import BulkSynchronous
 from autotune.kernels.moe_gemm_combine.modes import (
@@ -30,8 +30,8 @@ MOST_GROUPS = 8
 class MoeGemmCombineKernels(ModeKernels[MoeGemmCombine, Tensors]):
     modes = MODES
     ways = {
-        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: UnfusedWay(),
-        WarpSpecialized: WarpSpecializedWay(), Push: FusedWay(), Pull: FusedWay(), OneShot: FusedWay(),
+        Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: OurGemmWay(),
+        WarpSpecialized: OurGemmWay(), Push: FusedWay(), Pull: FusedWay(), OneShot: FusedWay(),
     }  # fmt: skip
     tensors_type = Tensors
 
