@@ -30,10 +30,11 @@ GATED: list[dict[str, Any]] = [
 ]  # fmt: skip
 TILES = [(128, 256, 4), (128, 128, 6), (64, 128, 6), (256, 128, 3), (64, 256, 3)]
 
-EXPERTS: list[dict[str, Any]] = [
-    {"dtype": "bf16"}, {"dtype": "bf16", "b_order": "kn"}, {"dtype": "fp16", "bias": True},
-    {"dtype": "fp8", "scales": "row"}, {"dtype": "fp8", "scales": "block"},
+EXPERTS: list[tuple[dict[str, Any], int]] = [
+    ({"dtype": "bf16"}, 8), ({"dtype": "bf16", "b_order": "kn"}, 64), ({"dtype": "fp16", "bias": True}, 8),
+    ({"dtype": "fp8", "scales": "row"}, 16), ({"dtype": "fp8", "scales": "block"}, 128),
 ]  # fmt: skip
+"""With what sizes are multiples of."""
 
 GATHER, DISPATCH, COMBINE = (workload(each) for each in ("all_gather_gemm", "moe_dispatch_gemm", "moe_gemm_combine"))
 
@@ -60,9 +61,10 @@ def combining(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
 
 
 def of_experts(found: Any, rng: random.Random, world_size: int, **fields: Any) -> tuple[Any, dict[str, Any]]:
-    kind, experts = rng.choice(EXPERTS), world_size * rng.randint(1, 20)
+    (kind, whole), experts = rng.choice(EXPERTS), world_size * rng.randint(1, 20)
     problem = found.problem_type(
-        tokens=rng.randint(1, 900), hidden=128 * rng.randint(1, 16), width=128 * rng.randint(1, 10), experts=experts,
+        tokens=rng.randint(1, 900), hidden=whole * rng.randint(128 // whole, 2048 // whole),
+        width=whole * rng.randint(128 // whole, 1280 // whole), experts=experts,
         top_k=rng.randint(1, min(8, experts)), world_size=world_size, **kind, **fields,
     )  # fmt: skip
     return problem, dict(next(c for c in found.first_configs(Task(problem, H100)) if c["mode"] == MODE))
