@@ -25,9 +25,9 @@ from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.specialized import (
     FEW_REGISTERS,
     REGISTERS,
-    Factors,
     Form,
     consumer_layout,
+    factors_of,
     load_tile,
     new_order,
     new_ring,
@@ -64,8 +64,7 @@ def consumer(
         columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
         factors = None
         if SCALES == 3:
-            pitch = K // 128
-            factors = Factors(scale_a + gl.minimum(rows, M - 1) * pitch, scale_b + column // 128 * pitch)
+            factors = factors_of(scale_a, row, M, scale_b, column, 0, K, layout, FORM)
         total = product(ring, order, n, n * steps, steps, factors, WHICH, layout, FORM)
         if SCALES == 2:
             total *= gl.load(scale_a + rows, mask=rows < M, other=0.0)[:, None]
