@@ -43,13 +43,17 @@ def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
     kind = rng.choice([*KINDS, *GATED])
     by_blocks = kind.get("scales") == "block"
     columns = 128 * rng.randint(1, 25) if by_blocks and "epilogue" in kind else 16 * rng.randint(8, 200)
-    rows = rng.randint(64, 700)
+    across, chunks = rng.random() < 0.5, rng.choice((1, 2, 4))
+    rows = rng.randint(1, 512 // world_size) if across else rng.randint(64, 700)
+    depth = 128 * rng.randint(1, 38) if by_blocks else 16 * rng.randint(4, 300)
     problem = GATHER.problem_type(
         m=world_size * rows, n=world_size * columns, world_size=world_size, bias=rng.random() < 0.3,
-        k=128 * rng.randint(1, 38) if by_blocks else 16 * rng.randint(4, 300), **kind,
+        k=512 * rng.randint(1, 9) if across and chunks > 1 else depth, **kind,
     )  # fmt: skip
-    units = min(round_up(rows), rng.choice((16, 32, 128, 512)))
-    return problem, {"transfer_rows": units, "sending_warps": rng.choice((1, 2))}
+    most = round_up(max(16, rows))
+    units = most if across else min(most, rng.choice((16, 32, 128, 512)))
+    sending = {"sending_warps": rng.choice((1, 2)), "across_shards": chunks if across else 0}
+    return problem, sending | {"transfer_rows": units}
 
 
 def dispatching(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]:
@@ -121,6 +125,9 @@ def test_random_problems_are_right_on_gpus(found: Any, seed: int) -> None:
         (GATHER, {}, EIGHT_GPUS, True),
         (GATHER, {}, MI300X, False),
         (GATHER, {"m": 64}, H100, False),
+        (GATHER, {"m": 256}, H100, True),
+        (GATHER, {"m": 72, "dtype": "fp8", "scales": "row", "b_order": "nk"}, EIGHT_GPUS, True),
+        (GATHER, {"m": 256, "gathered": True}, H100, False),
         (GATHER, {"layout": "k"}, H100, False),
         (GATHER, {"epilogue": "swiglu"}, H100, True),
         (GATHER, {"epilogue": "swiglu", "gate_up": "interleaved"}, H100, False),

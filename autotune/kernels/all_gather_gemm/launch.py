@@ -10,6 +10,7 @@ from autotune.kernels.all_gather_gemm.library import BulkSynchronous, CustomColl
 from autotune.kernels.all_gather_gemm.library_modes import CopyEngine, CustomCollective, Library
 from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push, WarpSpecialized
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
+from autotune.kernels.all_gather_gemm.space import MOST_ROWS_ACROSS
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
 from autotune.kernels.gemm.problem import blocks
@@ -19,6 +20,9 @@ from autotune.kernels.launching.way import ModeKernels
 
 MOST_CHUNKS = 16
 """The largest value of ``k_chunks``; units have at least 16 rows."""
+
+MOST_TILE_ROWS = 256
+"""Spare rows of an inbox for tiles across shards."""
 
 
 class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
@@ -43,14 +47,15 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         return GatherTensors(**vars(gemm), gathered=own((problem.m, problem.k), a.dtype))
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
-        """Two inboxes, or one and two slots of words, and the counters of the smallest units; with scales, theirs and a
-        copy of ours.
+        """Two inboxes with spare rows, or one and two slots of words, and the counters of the smallest units; with
+        scales, theirs and a copy of ours.
         """
         rows, _ = problem.shard
         scales = 3 * problem.m * problem.scale_columns * 4 if problem.gathers_scales else 0
         arrivals = MOST_CHUNKS * problem.world_size * rows * 4 // 16 + 1024
         whole = problem.m * problem.k * problem.element_size
-        return (3 if whole <= MOST_WORD_BYTES else 2) * whole + scales + arrivals + (64 << 10)
+        spare = MOST_TILE_ROWS * problem.k * problem.element_size if problem.m <= MOST_ROWS_ACROSS else 0
+        return (3 if whole <= MOST_WORD_BYTES else 2) * whole + spare + scales + arrivals + (64 << 10)
 
 
 class ReturningKernels(AllGatherGemmKernels):

@@ -269,6 +269,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
     mode: str = "warp_specialized"
     transfer_rows: int = TRANSFER_ROWS
     sending_warps: int = number(1, 2, help="warps of each program that push", say="{sending_warps:warp} of each push")
+    across_shards: int = number(
+        0, 1, 2, 4, 8, help="chunks of K in which A comes for tiles across shards; 0: tiles of one shard's rows",
+        say={0: "", 1: "tiles across shards", ...: "tiles across shards, K in {across_shards} chunks"},
+    )  # fmt: skip
 
     title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
     varies: ClassVar[str] = "it takes whole tiles of a shard, and a small batch has fewer rows"
@@ -276,7 +280,25 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
         computation = tiled_gemm(task, self, rates, task.machine.compute_units)
-        return overlapped(computation, links(task.problem, rates), pieces_of(task.problem, self.transfer_rows), rates)
+        pieces = self.across_shards or pieces_of(task.problem, self.transfer_rows)
+        return overlapped(computation, links(task.problem, rates), pieces, rates)
+
+    @classmethod
+    def across(cls, task: GatherTask) -> Iterator[Self]:
+        """One tile for the rows of all shards, so that B is read once, if they are few; K in chunks, or as a whole. Of
+        the fewest, in 16 bits, the library's GEMM reads B faster.
+        """
+        problem = task.problem
+        rows = max(WGMMA_ROWS, round_up(problem.m))
+        if rows > (128 if promotes(problem) else 256) or (rows == WGMMA_ROWS and problem.element_size > 1):
+            return
+        tile = cls(
+            block_m=rows, block_n=128, block_k=SWIZZLED // problem.element_size, group_m=1, sending_warps=2,
+            num_stages={64: 8, 128: 6, 256: 4}[rows], consumers="pingpong" if rows == WGMMA_ROWS else "cooperative",
+            transfer_rows=at_most(UNITS, max(16, round_up(problem.shard[0]))), across_shards=1,
+        )  # fmt: skip
+        yield tile.replace(across_shards=4)
+        yield tile
 
     @classmethod
     def filling(cls, task: GatherTask) -> Self:
@@ -287,7 +309,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         rows = problem.shard[0]
         wide = cls(
             block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, num_stages=4, consumers="cooperative",
-            group_m=min(8, max(1, round_up(rows // 128))), sending_warps=1,
+            group_m=min(8, max(1, round_up(rows // 128))), sending_warps=1, across_shards=0,
             transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
         )  # fmt: skip
         narrow = wide.replace(block_n=128, num_stages=5)
@@ -303,7 +325,8 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """The largest tiles of either kind, walked column by column, too."""
+        """Few rows in one tile; the largest tiles of either kind, walked column by column, too."""
+        yield from cls.across(task)
         filling = cls.filling(task)
         yield filling
         yield filling.replace(group_m=16)

@@ -38,21 +38,26 @@ class Inbox(Counters):
     """A whole A, on the heap."""
 
     arrivals: torch.Tensor
-    """int32 [k_chunks, world_size, units]"""
+    """int32 [k_chunks, world_size, units]; of tiles across shards [slots, k_chunks]"""
     inbox: torch.Tensor
-    """[slots * m, k]"""
+    """[slots * m, k] or, of tiles across shards, with rows to spare for the last one"""
     scale_inbox: torch.Tensor | None
-    """fp32 [slots * m, scales of a row], where scales travel."""
+    """fp32 [as many, scales of a row], where scales travel."""
 
     @classmethod
     def of_units(
         cls, problem: AllGatherGemm, shared: Allocate, units: int, *, slots: int = 1, chunks: int = 1, **others: Any
     ) -> Self:  # fmt: skip
         """``units`` of a shard, each of which arrives as one. ``slots``: inboxes used in turn, a power of two."""
-        rows = slots * problem.m
+        return cls.of_rows(problem, shared, slots * problem.m, (chunks, problem.world_size, units), **others)
+
+    @classmethod
+    def of_rows(
+        cls, problem: AllGatherGemm, shared: Allocate, rows: int, arrivals: tuple[int, ...], **others: Any
+    ) -> Self:  # fmt: skip
         return cls.of(
             problem, shared,
-            arrivals=shared((chunks, problem.world_size, units), torch.int32),
+            arrivals=shared(arrivals, torch.int32),
             inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
             scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
             **others,

@@ -20,6 +20,9 @@ from autotune.task import Task
 
 GatherTask = Task[AllGatherGemm]
 
+MOST_ROWS_ACROSS = 1024
+"""Places in a shard are 32 bits wide there."""
+
 
 def _transfer_within_shard(s: GatherTask, transfer_rows: int) -> bool:
     return transfer_rows <= max(16, round_up(s.problem.shard[0]))
@@ -142,8 +145,18 @@ def _specialized_gather(s: GatherTask, mode: str) -> bool:
     return p.rows_layout and not (p.gathered or p.quantised) and p.world_size > 1
 
 
-def _whole_tiles(s: GatherTask, block_m: int) -> bool:
-    return s.problem.shard[0] >= block_m
+def _whole_tiles(s: GatherTask, block_m: int, across_shards: int) -> bool:
+    return across_shards > 0 or s.problem.shard[0] >= block_m
+
+
+def _tiles_across(s: GatherTask, across_shards: int, transfer_rows: int, block_m: int) -> bool:
+    problem = s.problem
+    few = problem.m <= MOST_ROWS_ACROSS and block_m <= max(WGMMA_ROWS, round_up(problem.m))
+    return not across_shards or (few and transfer_rows >= problem.shard[0])
+
+
+def _chunks_across_are_even(s: GatherTask, across_shards: int, block_k: int) -> bool:
+    return across_shards <= 1 or _chunks_are_even(s, across_shards, block_k)
 
 
 def _rounds_to_fp8(s: GatherTask, mode: str) -> bool:
@@ -229,7 +242,12 @@ WARP_SPECIALIZED = (
     *specialized_constraints(),
     Constraint("a specialized gather", ("mode",), _specialized_gather,
                "warp specialization gathers A by rows, and returns neither A nor fp8"),
-    Constraint("whole tiles", ("block_m",), _whole_tiles, "a shard must have as many rows as a tile"),
+    Constraint("whole tiles", ("block_m", "across_shards"), _whole_tiles,
+               "a shard must have as many rows as a tile, unless across_shards"),
+    Constraint("tiles across shards", ("across_shards", "transfer_rows", "block_m"), _tiles_across,
+               f"up to m={MOST_ROWS_ACROSS}, of shards sent whole (transfer_rows), in tiles of no more rows than A's"),
+    Constraint("even chunks across shards", ("across_shards", "block_k"), _chunks_across_are_even,
+               "a chunk must be whole steps of block_k"),
     TRANSFER,
 )  # fmt: skip
 COPY_ENGINE = (

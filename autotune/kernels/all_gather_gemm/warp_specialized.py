@@ -19,8 +19,11 @@ SLOTS = 2
 
 class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
     def scratch(self, task: GatherTask, mode: WarpSpecialized, shared: Allocate, own: Allocate) -> Inbox:
-        units = math.ceil(task.problem.shard[0] / mode.transfer_rows)
-        return Inbox.of_units(task.problem, shared, units, slots=SLOTS)
+        problem = task.problem
+        if mode.across_shards:
+            # A box of TMA takes twice as long for a row beyond the edge, see ``row_of``.
+            return Inbox.of_rows(problem, shared, SLOTS * problem.m + mode.block_m, (SLOTS, mode.across_shards))
+        return Inbox.of_units(problem, shared, math.ceil(problem.shard[0] / mode.transfer_rows), slots=SLOTS)
 
     def launches(self, call: GatherCall[WarpSpecialized, Inbox]) -> list[Launch]:
         """A program for each compute unit, all of them resident: each has a share of every unit that peers wait for."""
@@ -35,7 +38,8 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
             "scale_a": None if problem.gathers_scales else tensors.scale_a,
             "scale_shard": tensors.scale_a if problem.gathers_scales else None, "scale_inbox": scratch.scale_inbox,
             "M": problem.m, "N": tensors.c.shape[1], "K": problem.k, "shard_rows": problem.shard[0],
-            "transfer_rows": mode.transfer_rows, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
+            "unit": problem.k // mode.across_shards if mode.across_shards else mode.transfer_rows,
+            "OWNERS": 1 if mode.across_shards else problem.world_size, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
             "EPILOGUE": EPILOGUES.index(problem.epilogue), "SENDING": mode.sending_warps,
             "trace": mode.trace_of(programs, tensors.c),
         }  # fmt: skip

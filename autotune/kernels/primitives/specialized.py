@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -33,6 +34,10 @@ reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.sh
 REGISTERS = gl.constexpr(232)
 FEW_REGISTERS = gl.constexpr(40)
 """Registers of a consumer's thread and of any other: 168 on average over twelve warps, the last of which idle."""
+
+FEWER_REGISTERS = gl.constexpr(216)
+MORE_REGISTERS = gl.constexpr(72)
+"""Likewise where those that send would spill with 40."""
 
 
 Ring = namedtuple("Ring", "a b empty ready")
@@ -93,25 +98,43 @@ def new_order(ring, FORM: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr, b_k=0):
-    """The producer's part of a tile: all steps of A, in PARTS boxes, and of B from ``b_k`` on, in PIECES, ``apart``
-    columns from each other. Returns the number of the next step.
-    """
+def open_stage(a_desc, ring, step, FORM: gl.constexpr):
+    """Wait until a step's stage is empty, and have its barrier expect A and B."""
     LINES: gl.constexpr = FORM.PARTS * FORM.ROWS + FORM.PIECES * FORM.COLUMNS
     BYTES: gl.constexpr = LINES * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
+    stage = step % FORM.STAGES
+    mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
+    mbarrier.expect(ring.ready.index(stage), BYTES)
+
+
+@gluon.jit
+def load_rows(a_desc, ring, step, row, k, FORM: gl.constexpr):
+    """A step of A, in PARTS boxes."""
+    stage = step % FORM.STAGES
+    for part in gl.static_range(FORM.PARTS):
+        place = ring.a.index(stage * FORM.PARTS + part)
+        load_box(a_desc, [row + part * FORM.ROWS, k], ring.ready.index(stage), place)
+
+
+@gluon.jit
+def load_columns(b_desc, ring, step, column, apart, k, FORM: gl.constexpr):
+    """A step of B, in PIECES boxes, ``apart`` columns from each other."""
+    stage = step % FORM.STAGES
+    for piece in gl.static_range(FORM.PIECES):
+        place, at = ring.b.index(stage * FORM.PIECES + piece), column + piece * apart
+        if FORM.B_TRANSPOSED:
+            load_box(b_desc, [at, k], ring.ready.index(stage), place)
+        else:
+            load_box(b_desc, [k, at], ring.ready.index(stage), place)
+
+
+@gluon.jit
+def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr, b_k=0):
+    """The producer's part of a tile: all steps of A and, from ``b_k`` on, of B. Returns the number of the next step."""
     for k in range(0, K, FORM.DEPTH):
-        stage = step % FORM.STAGES
-        mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
-        mbarrier.expect(ring.ready.index(stage), BYTES)
-        for part in gl.static_range(FORM.PARTS):
-            place = ring.a.index(stage * FORM.PARTS + part)
-            load_box(a_desc, [row + part * FORM.ROWS, k], ring.ready.index(stage), place)
-        for piece in gl.static_range(FORM.PIECES):
-            place, at = ring.b.index(stage * FORM.PIECES + piece), column + piece * apart
-            if FORM.B_TRANSPOSED:
-                load_box(b_desc, [at, b_k + k], ring.ready.index(stage), place)
-            else:
-                load_box(b_desc, [b_k + k, at], ring.ready.index(stage), place)
+        open_stage(a_desc, ring, step, FORM)
+        load_rows(a_desc, ring, step, row, k, FORM)
+        load_columns(b_desc, ring, step, column, apart, b_k + k, FORM)
         step += 1
     return step
 
@@ -279,6 +302,17 @@ def wait(counter, target, peers):
             gl.store(tl.cast(address, tl.pointer_type(tl.int64)), 1)
         gl.atomic_or(peers.status, 1, sem="acq_rel", scope="sys")
     return late
+
+
+@gluon.jit
+def signal_each(counter, peers, WORLD: gl.constexpr, WARPS: gl.constexpr):
+    """``heap.signal_each`` in Gluon, to all ranks."""
+    tl.debug_barrier()
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    lanes = gl.arange(0, triton.next_power_of_2(WORLD), layout=layout)
+    each, there = (peers.rank + lanes) % WORLD, lanes < WORLD
+    ones = lanes * 0 + 1
+    heap.atomic_add(counter + lanes * 0, ones, peers.rank, each, peers.bases, mask=there, sem="release", scope="sys")
 
 
 @gluon.jit

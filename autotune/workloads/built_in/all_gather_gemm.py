@@ -114,7 +114,7 @@ class AllGatherGemmWorkload(ModedWorkload, GemmWorkload):
     def tiled(self, problem: AllGatherGemm, config: Config) -> tuple[int, int]:
         mode = KERNELS.modes.of(config)
         ours = isinstance(mode, Ours) and problem.tiled_by_shard(mode.block_m, mode.split_k)
-        by_shard = ours or isinstance(mode, WarpSpecialized)
+        by_shard = ours or (isinstance(mode, WarpSpecialized) and not mode.across_shards)
         return (problem.shard[0], problem.world_size) if by_shard else super().tiled(problem, config)
 
     def waste(self, config: Config, task: Task[AllGatherGemm]) -> float:
