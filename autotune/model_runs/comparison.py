@@ -119,8 +119,8 @@ class Comparison:
 
     def check(self, errors: Mapping[str, float], allowed: float) -> float:
         """The largest error of all ranks. Collective; raises WrongResult on every rank where one is too large."""
+        self.context.check()  # behind the exchange another rank may have given up by what is raised here
         everyone = self.gathered(dict(errors))
-        self.context.check()
         worst: dict[str, float] = {
             name: max((each[name] for each in everyone), key=lambda error: (math.isnan(error), error))
             for name in errors
