@@ -66,7 +66,7 @@ Result = namedtuple("Result", "c buffers bias scale_a scale_b")
 
 @gluon.jit
 def owned_rows(gather, WORLD: gl.constexpr, OWNERS: gl.constexpr):
-    """A shard's, or all."""
+    """The rows of a shard, or of all of them."""
     return gather.rows * (WORLD // OWNERS)
 
 

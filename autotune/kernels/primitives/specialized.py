@@ -59,8 +59,8 @@ which all lie in one block; of gate and up one each. A step, of 128 elements, ha
 
 @gluon.jit
 def factors_of(of_rows, row, rows, scale_b, column, apart, depth, layout: gl.constexpr, FORM: gl.constexpr):
-    """Of a consumer's rows from ``row`` on, of ``rows`` that A has, and of B's columns from ``column`` on, and of up's,
-    ``apart`` from them.
+    """The factors of a consumer's rows, from ``row`` on of A's ``rows``, of B's columns from ``column`` on, and of
+    those of up, ``apart`` from them.
     """
     pitch = depth // 128
     mine = gl.minimum(row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout)), rows - 1)
