@@ -24,7 +24,7 @@ def sampled(
     modes = [mode for mode in space.modes if mode not in without]
     for number in range(count if modes else 0):
         mode, valid = modes[number % len(modes)], list[Config]()
-        for _ in range(200 if best is None else 1600):
+        for _ in range(1600):
             config = Config({d.name: rng.choice(d.values) for d in space.dimensions_of(mode)} | {"mode": mode})
             if space.violation(config, task) is None:
                 valid.append(config)
