@@ -120,7 +120,7 @@ def _next(run: tuning.Result, request: Request, searched: list[TrialRecord], db:
     if run.entry is None:
         failed = next((r.evaluation for r in reversed(searched) if r.evaluation.reason), None)
         why = f" The last one: {failed.outcome}, {failed.reason}" if failed is not None else ""
-        return [("", f"No config could be measured.{why}"), ("Again:", again)]
+        return [("", f"No config passed.{why}"), ("Again:", again)]
     paste = f"{request.command('show', db=db)}{regime} --as python"
     return [
         *([("Again:", again)] if run.from_cache else []),

@@ -116,7 +116,7 @@ class Worker:
             if result.entry is None:
                 trials = self._store.trials(result.study.id)
                 reasons = [each.evaluation.reason for each in trials if each.evaluation.reason]
-                self._fail(asked, "; the last: ".join(["no config could be measured", *reasons[-1:]]))
+                self._fail(asked, "; the last: ".join(["no config passed", *reasons[-1:]]))
             elif not result.from_cache:
                 self._tell(f"done in {time.monotonic() - begin:.0f} s: {title(asked)}")
         self._left.pop(asked, None)

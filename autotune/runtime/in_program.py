@@ -152,7 +152,7 @@ def _drive(workload: Workload, terms: _Terms, ranks: ProgramRanks, url: str | No
         if result.entry is None:
             last = next((r.evaluation for r in reversed(store.trials(result.study.id)) if r.evaluation.reason), None)
             why = f"; the last one: {last.outcome}, {last.reason}" if last is not None else ""
-            raise NotTuned(f"{terms.problem}: no config could be measured{why}")
+            raise NotTuned(f"{terms.problem}: no config passed{why}")
     return Found(result.entry.winner.config, "exact", result.entry, "")
 
 

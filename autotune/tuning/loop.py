@@ -187,7 +187,7 @@ class _Run:
             self._show("searching")
 
     def finish(self, extra_finalists: Sequence[Config] = (), *, verified: bool = False) -> bool:
-        """Run the finals, measure the limits, store the winner; False if no config could be measured."""
+        """Run the finals, measure the limits, store the winner; False if no config was measured and proved right."""
         self._show("finals")
         for config in self._search.best(1):
             self.tracer.compile(config)
@@ -227,7 +227,7 @@ class _Run:
         proven = self._proven_winner(rounds, baselines, incumbents)
         self.progress.finals = (0, 0)
         if proven is None:
-            self._show("no config could be measured")
+            self._show("no config passed")
             return False
         best, routings = proven
         measured = {config: merge(latencies) for config, latencies in rounds.items()}

@@ -94,7 +94,7 @@ def test_a_failure_is_noted_and_left_to_other_hosts(path: str, error: Exception 
     with Store.open(path) as store:
         [row, _] = standing.rows_of(problems, store)
     why = {GangError: "the ranks did not start", ZeroDivisionError: "ZeroDivisionError: a bug"}
-    assert row.told.endswith(f": {why.get(type(error), 'no config could be measured')}")
+    assert row.told.endswith(f": {why.get(type(error), 'no config passed')}")
     second = Host(path)
     assert second.run(*problems) == ["done", "done"] and second.started == [16]
 

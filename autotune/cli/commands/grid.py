@@ -72,7 +72,7 @@ class Row:
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items()) + " verified" * self.verified
         of = self.result
         if of is None:
-            return [sizes, "no config could be measured", "", "", "", ""]
+            return [sizes, "no config passed", "", "", "", ""]
         told = self.before is not None and not of.key.is_interpreted
         before = f"{self.before.value:.2f} times" if self.before is not None and told else ""
         limit = f"{100 * of.limit.share:.0f} %" if of.limit is not None else ""
