@@ -34,7 +34,7 @@ EXPERTS: list[tuple[dict[str, Any], int]] = [
     ({"dtype": "bf16"}, 8), ({"dtype": "bf16", "b_order": "kn"}, 64), ({"dtype": "fp16", "bias": True}, 8),
     ({"dtype": "fp8", "scales": "row"}, 16), ({"dtype": "fp8", "scales": "block"}, 128),
 ]  # fmt: skip
-"""With what sizes are multiples of."""
+"""Each with what sizes are multiples of."""
 
 GATHER, DISPATCH, COMBINE = (workload(each) for each in ("all_gather_gemm", "moe_dispatch_gemm", "moe_gemm_combine"))
 

@@ -277,6 +277,7 @@ SPECIALIZED = {
     ("name", "fields", "which"),
     [
         ("all_gather_gemm", FP8, slice(1, 2)),
+        ("all_gather_gemm", {"m": 256}, slice(1)),  # across shards
         ("moe_dispatch_gemm", {**FP8, "scales": "block"}, slice(1)),
         *(whole(name, fields, slice(9)) for name in SPECIALIZED for fields in (
             {}, FP8, {"b_order": "nk", "bias": True}, {**FP8, "fast_accum": True},
@@ -288,7 +289,7 @@ SPECIALIZED = {
 def test_warp_specialized_kernels_keep_their_sums_in_registers(
     name: str, fields: dict[str, Any], which: slice, compilers: Compilers
 ) -> None:
-    each = problem(name, **SPECIALIZED[name], world_size=2, **fields)
+    each = problem(name, **{**SPECIALIZED[name], "world_size": 2} | fields)
     configs = [c for c in workload(name).first_configs(Task(each, H100)) if c["mode"] == "warp_specialized"]
     assert len(configs) >= 2
     kernels = [kernels[-1] for _, kernels in compilers.compiled(H100, [(each, config) for config in configs[which]])]

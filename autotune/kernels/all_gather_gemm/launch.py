@@ -8,9 +8,10 @@ from autotune.kernels.all_gather_gemm.copy_engine import CopyEngineWay
 from autotune.kernels.all_gather_gemm.fused import PullWay, StagedWay
 from autotune.kernels.all_gather_gemm.library import BulkSynchronous, CustomCollectiveWay
 from autotune.kernels.all_gather_gemm.library_modes import CopyEngine, CustomCollective, Library
-from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push, WarpSpecialized
+from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import MOST_ROWS_ACROSS
+from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
 from autotune.kernels.gemm.problem import blocks
@@ -22,7 +23,7 @@ MOST_CHUNKS = 16
 """The largest value of ``k_chunks``; units have at least 16 rows."""
 
 MOST_TILE_ROWS = 256
-"""Spare rows of an inbox for tiles across shards."""
+"""Rows of the largest tile, which an inbox has to spare for tiles across shards."""
 
 
 class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from autotune.kernels.all_gather_gemm.fused import FusedWay
-from autotune.kernels.all_gather_gemm.modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
+from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.way import GatherCall
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.specialized import OPTIONS, described, specialized

@@ -13,8 +13,9 @@ from autotune.config import Config
 from autotune.kernels.all_gather_gemm.activation import reference
 from autotune.kernels.all_gather_gemm.launch import KERNELS, QUANTISING, RETURNING
 from autotune.kernels.all_gather_gemm.library import as_bytes, gather
-from autotune.kernels.all_gather_gemm.modes import Ours, WarpSpecialized
+from autotune.kernels.all_gather_gemm.modes import Ours
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.gemm.library import dequantised, multiply
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels
