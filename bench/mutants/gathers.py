@@ -41,9 +41,9 @@ MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/all_gather_gemm/push.py",
         ("one slot of words", "ag words alone", ("slot = words + (epoch & 1) * WORLD * elements", "slot = words")),
-        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import sentinel_bits, sentinel_data, sentinel_take", "import sentinel_bits, sentinel_data, sentinel_wait")),
-        ("a peer's words are not taken", "ag words", ("for back in range(1, WORLD):\n        source", "for back in range(2, WORLD + 1):\n        source")),
-        ("words lie a row apart", "ag words", ("place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width", "place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * width + at % width")),
+        ("words are not emptied", "ag words", ("taken = sentinel_take(", "taken = sentinel_wait("), ("import pairs, sentinel_bits, sentinel_data, sentinel_take, together", "import pairs, sentinel_bits, sentinel_data, sentinel_wait, together")),
+        ("a peer's words are not taken", "ag words", ("for first in tl.static_range(1, WORLD, TOGETHER):", "for first in tl.static_range(2, WORLD, TOGETHER):")),
+        ("words lie a row apart", "ag words", ("within = at // width * pitch + at % width", "within = at // width * pitch + pitch + at % width")),
     ),
     *rows_of(
         "kernels/all_gather_gemm/specialized_kernel.py",

@@ -217,6 +217,6 @@ MUTANTS: list[Mutant] = [
         ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
-        ("one word that comes is enough", "ar sentinel", ("    missing = tl.sum((words == NO_NUMBER).to(tl.int32))\n    spins", "    missing = tl.min((words == NO_NUMBER).to(tl.int32))\n    spins")),
+        ("one word that comes is enough", "ar sentinel", ("return tl.sum(empty.to(tl.int32))", "return tl.min(empty.to(tl.int32))")),
     ),
 ]  # fmt: skip

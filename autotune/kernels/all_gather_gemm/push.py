@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import num_threads
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
 from autotune.kernels.primitives.known import known
-from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_data, sentinel_take
+from autotune.kernels.primitives.sentinel import pairs, sentinel_bits, sentinel_data, sentinel_take, together
 from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, in_units, push_shard
 
 
@@ -87,14 +88,27 @@ def gather_words_kernel(
         for onwards in tl.static_range(1, WORLD):
             peer = (rank + onwards) % WORLD
             heap.store(slot + rank * elements + at, bits, rank, peer, heap_bases, mask=inside, hint=HINT)
-    for back in range(1, WORLD):
-        source = (rank + WORLD - back) % WORLD
-        for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
-            at = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-            inside = at < elements
-            taken = sentinel_take(slot + source * elements + at, inside, peers)
-            place = begin_of(source, shard_rows, width, 0, M, K, ROWS) + at // width * K + at % width
-            tl.store(inbox_pointer + place, taken.to(inbox_pointer.dtype.element_ty, bitcast=True), mask=inside)
+    THREADS: tl.constexpr = num_threads() if heap.compiles_for_cuda() else 1
+    PAIRS: tl.constexpr = HINT >= 4 and pairs(shard.dtype.element_ty, BLOCK, THREADS)
+    PER: tl.constexpr = 2 if PAIRS else 1
+    inbox = inbox_pointer
+    if PAIRS:
+        slot, inbox = slot.to(tl.pointer_type(tl.int32)), inbox.to(tl.pointer_type(tl.int32))
+    STEP: tl.constexpr = BLOCK // PER
+    TOGETHER: tl.constexpr = together(WORLD - 1, STEP)
+    width, pitch = in_units(width // PER, VECTOR // PER), in_units(K // PER, VECTOR // PER)
+    shard_words = shard_rows.to(tl.int64) * width
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        at = tl.cast(block, tl.int64) * STEP + tl.arange(0, STEP)
+        within = at // width * pitch + at % width
+        for first in tl.static_range(1, WORLD, TOGETHER):
+            onwards = first + tl.arange(0, TOGETHER)
+            source = (rank + onwards) % WORLD
+            wanted = (onwards < WORLD)[:, None] & (at < shard_words)[None, :]
+            taken = sentinel_take(slot + source[:, None] * shard_words + at[None, :], wanted, peers, PAIRS)
+            begin = begin_of(source, shard_rows, width, 0, M, pitch, ROWS)
+            place = inbox + begin[:, None] + within[None, :]
+            tl.store(place, taken.to(inbox.dtype.element_ty, bitcast=True), mask=wanted)
     in_vain = heap.timed_out(status)
     finish(epoch_counter, tl.num_programs(0))
     heap.seal_if(in_vain, inbox_pointer, tl.cast(M, tl.int64) * K)

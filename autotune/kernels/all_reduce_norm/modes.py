@@ -95,10 +95,12 @@ OF_ROWS = (
 """Constraints of our all-reduce of rows."""
 
 
-def norm_shapes(columns: int, wide: int = 16) -> Iterator[dict[str, Any]]:
-    """Rows and warps that one would write down without measuring, the best first: a row by threads of ``wide`` elements
-    at most.
+def norm_shapes(columns: int, parts: int = 1) -> Iterator[dict[str, Any]]:
+    """Rows and warps that one would write down without measuring, the best first: a row by threads of 16 elements at
+    most, which also hold ``parts`` of it; of 8 where these are many. With 8 parts of 16 rows of 8192 that took 0.93 of
+    the time (H200, without links).
     """
+    wide = 16 if parts <= 4 else 8
     enough = [warps for warps in WARPS if round_up(columns) <= wide * 32 * warps]
     for warps in dict.fromkeys((*enough, *WARPS)):
         yield {"norm_rows": 1, "norm_warps": warps}
@@ -165,7 +167,7 @@ class Exchanging(Norming, Mode[AllReduceNorm]):
         shapes = (
             cls(**shape, senders=0, protocol=protocol)
             for protocol in ("sentinel", "signal")
-            for shape in norm_shapes(task.problem.n)
+            for shape in norm_shapes(task.problem.n, task.problem.world_size)
         )
         return MODES.first_valid(shapes, task)
 
@@ -174,16 +176,16 @@ class Exchanging(Norming, Mode[AllReduceNorm]):
         """With protocol, senders and warps changed."""
         base = cls.untuned(task)
         if base is not None:
-            wider = base.replace(norm_warps=2 * base.norm_warps)
+            other = base.replace(norm_warps=2 * base.norm_warps if 2 * base.norm_warps in WARPS else 16)
             yield base
             yield base.replace(senders=4)
             yield base.replace(protocol="ll")
-            yield wider
-            yield wider.replace(protocol="ll")
-            yield wider.replace(protocol="ll", senders=4)
+            yield other
+            yield other.replace(protocol="ll")
+            yield other.replace(protocol="ll", senders=4)
             yield base.replace(protocol="sentinel")
-            yield wider.replace(protocol="sentinel")
-            yield wider.replace(protocol="sentinel", senders=4)
+            yield other.replace(protocol="sentinel")
+            yield other.replace(protocol="sentinel", senders=4)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ class CustomCollective(Norming, Mode[GemmAllReduceNorm]):
         shapes = (
             cls(exchange=exchange, protocol=protocol, senders=0, **shape)
             for protocol in ("sentinel", "signal")
-            for shape in norm_shapes(task.problem.n)
+            for shape in norm_shapes(task.problem.n, task.problem.world_size)
         )
         return MODES.first_valid(shapes, task)
 

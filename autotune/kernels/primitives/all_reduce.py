@@ -14,13 +14,13 @@ from collections import namedtuple
 
 import triton
 import triton.language as tl
-from triton.runtime.jit import constexpr_function
+from triton.language.extra.cuda import num_threads
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives.counters import wait_in_slot
 from autotune.kernels.primitives.ll import ll_flag, ll_sum, ll_wait, packed, per_word
 from autotune.kernels.primitives.scales import quantised, received
-from autotune.kernels.primitives.sentinel import sentinel_bits, sentinel_take
+from autotune.kernels.primitives.sentinel import pairs, sentinel_bits, sentinel_take, together
 from autotune.kernels.primitives.tiles import finished
 
 SIGNAL = tl.constexpr(0)
@@ -31,11 +31,6 @@ SENTINEL = tl.constexpr(2)
 """Data alone, polled until it is there: ``sentinel.py``."""
 
 PROTOCOLS = {"signal": SIGNAL, "ll": LL, "sentinel": SENTINEL}
-
-MOST_TOGETHER = tl.constexpr(1 << 15)
-"""Elements, half as many as a multiprocessor has registers: 8 parts of a row of 8192 polled at once, in 16 warps, left
-222 words of each thread to the stack.
-"""
 
 ONE_SHOT = tl.constexpr(0)
 TWO_SHOT = tl.constexpr(1)
@@ -56,9 +51,10 @@ another block.
 
 
 @triton.jit
-def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr):
-    """Offsets of WIDTH of a block's columns, from ``column`` on, in an inbox, and which exist: [BLOCK_M, words]."""
-    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL)
+def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr, PER: tl.constexpr):
+    """Offsets of WIDTH of a block's columns, from ``column`` on, in an inbox, and which exist: [BLOCK_M, words], each
+    of PER elements.
+    """
     rows = tl.arange(0, FORM.BLOCK_M)[:, None]
     columns = column // PER + tl.arange(0, WIDTH // PER)[None, :]
     exists = rows < block.rows
@@ -70,9 +66,8 @@ def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def place_of(index, block, FORM: tl.constexpr):
-    """The element or word at which block ``index`` of an inbox begins, int64."""
-    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL)
+def place_of(index, block, FORM: tl.constexpr, PER: tl.constexpr):
+    """The word of PER elements at which block ``index`` of an inbox begins, int64."""
     return tl.cast(index, tl.int64) * (FORM.BLOCK_M * (block.pitch // PER))
 
 
@@ -85,6 +80,7 @@ def deliver(
     PEERS ranks from ``first`` on: one, or all.
     """
     of_rows = None
+    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL)
     if FORM.PROTOCOL == LL:
         value = packed(part.to(FORM.TYPE), epoch)
     elif FORM.PROTOCOL == SENTINEL:
@@ -99,9 +95,9 @@ def deliver(
             places = scales + tl.cast(index, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
             inside = tl.arange(0, FORM.BLOCK_M) < block.rows
             heap.store(places, of_rows, peers.rank, peer, peers.bases, mask=inside)
-        offsets, exists = inside_block(block, column, FORM, part.shape[1])
+        offsets, exists = inside_block(block, column, FORM, part.shape[1], PER)
         heap.store(
-            inbox + place_of(index, block, FORM) + offsets,
+            inbox + place_of(index, block, FORM, PER) + offsets,
             value,
             peers.rank,
             peer,
@@ -116,25 +112,23 @@ def deliver(
             heap.signal_each(counter, peers, FORM.WORLD, 0)
 
 
-@constexpr_function
-def together(sources, elements, most):
-    return min(triton.next_power_of_2(sources), max(1, most // elements))
-
-
 @triton.jit
 def polled(
     inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM: tl.constexpr, SOURCES: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    TOGETHER: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
     """The sum of what TOGETHER sources from ``first`` on sent in words, polled at once."""
     sources = first + tl.arange(0, TOGETHER)
-    pointers = inbox + place_of(index + sources * apart, block, FORM)[:, None, None] + offsets[None, :, :]
+    pointers = inbox + place_of(index + sources * apart, block, FORM, PER)[:, None, None] + offsets[None, :, :]
     wanted = (sources < SOURCES)[:, None, None] & exists[None, :, :]
     if FORM.PROTOCOL == LL:
         part = ll_sum(ll_wait(pointers, ll_flag(epoch), wanted, peers), FORM.TYPE)
     else:
-        data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers)
-        part = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
+        data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers, PER == 2)
+        if PER == 2:
+            part = ll_sum(data, FORM.TYPE)
+        else:
+            part = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
     return part
 
 
@@ -147,21 +141,31 @@ def collect(
     [BLOCK_M, BLOCK_N]. What source number s sent is block ``index`` + s * ``apart``; of words as many sources as
     registers hold are polled at once.
     """
-    offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N)
+    THREADS: tl.constexpr = num_threads() if heap.compiles_for_cuda() else 1
+    PAIRS: tl.constexpr = FORM.PROTOCOL == SENTINEL and pairs(FORM.TYPE, FORM.BLOCK_M * FORM.BLOCK_N, THREADS)
+    PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL or PAIRS)
+    offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N, PER)
     if FORM.PROTOCOL != SIGNAL:
-        TOGETHER: tl.constexpr = together(SOURCES, FORM.BLOCK_M * FORM.BLOCK_N, MOST_TOGETHER)
+        if PAIRS:
+            inbox = inbox.to(tl.pointer_type(tl.int32))
+        # Of 1024 threads' 64 registers, sums and residual take half: beside 32 of words 8 to 14 spill.
+        TWICE: tl.constexpr = FORM.PROTOCOL == LL or THREADS > 512
+        REGISTERS: tl.constexpr = FORM.BLOCK_M * FORM.BLOCK_N // PER * (2 if TWICE else 1)
+        TOGETHER: tl.constexpr = together(SOURCES, REGISTERS)
         if TOGETHER >= SOURCES:
-            acc = polled(inbox, index, apart, 0, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER)
+            acc = polled(inbox, index, apart, 0, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER, PER)
         else:
             acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
             for first in tl.range(0, SOURCES, TOGETHER):
-                acc += polled(inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER)
+                acc += polled(
+                    inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER, PER
+                )
     else:
         wait_in_slot(counter, epoch, SIGNALS, peers)
         acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
         for source in tl.static_range(SOURCES):
             at = index + source * apart
-            part = tl.load(inbox + place_of(at, block, FORM) + offsets, mask=exists, other=0.0)
+            part = tl.load(inbox + place_of(at, block, FORM, PER) + offsets, mask=exists, other=0.0)
             if scales is not None:
                 places = scales + tl.cast(at, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
                 inside = tl.arange(0, FORM.BLOCK_M) < block.rows

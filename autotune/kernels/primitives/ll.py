@@ -63,7 +63,8 @@ def packed(value, epoch, LL: tl.constexpr = True):
 
 @triton.jit
 def ll_sum(words, TYPE: tl.constexpr):
-    """The sum over the first dimension of words [.., rows, words] that hold elements of TYPE: fp32 [rows, columns].
+    """The sum over the first dimension of words [.., rows, words], int64 or int32, whose lower half or whole holds
+    elements of TYPE: fp32 [rows, columns].
 
     The compiler fixes its order.
     """
