@@ -27,7 +27,7 @@ class TestAllReduceNorm(EveryModeTests):
         (3, {"m": 4, "n": 264, "dtype": "fp32", "eps": 1e-2}, 4),
         (2, {"m": 3, "n": 64, "in_place": True}, 2),
         (4, {"m": 1, "n": 1024, "dtype": "fp16"}, 4),
-        (3, {"m": 2, "n": 16384}, 4),  # polled in turns, see primitives/all_reduce.py
+        (3, {"m": 2, "n": 16384}, 4),  # LL words are polled in turns, see primitives/all_reduce.py
         (2, {"m": 5, "n": 384, "quantised": "block"}, 4),
         (2, {"m": 3, "n": 520, "dtype": "fp32", "quantised": "row"}, 2),
         whole(2, {"m": 5, "n": 520}, 12),
