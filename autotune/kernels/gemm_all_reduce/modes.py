@@ -75,6 +75,11 @@ def polled_words_fit(s: Task[Any], protocol: str, elements: int, threads: int) -
     return protocol == "signal" or words <= MOST_LL_WORDS * min(threads, 256)
 
 
+def many_parts(task: Task[Any]) -> bool:
+    """True if a thread that adds 8 elements of each rank's part, or 16, has too few registers: up to 14 words spill."""
+    return bool(task.machine.kind == "cuda" and task.problem.world_size > 4)
+
+
 def _ll_arrive(s: Task[Any], protocol: str) -> bool:
     return protocol == "signal" or s.machine.kind in ("cuda", "interpreter")
 
@@ -260,7 +265,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         if base is not None:
             yield base
             for tile in untuned.tiles_beside_default(task):
-                yield base.replace(**tile)
+                yield base.replace(**_no_wider(tile, task))
             yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, in_words: bool) -> Iterator[Self]:
@@ -312,6 +317,12 @@ def _tile(task: ReduceTask) -> dict[str, int]:
     if rounds(task) > 1 and task.machine.has_tma and not task.machine.is_interpreter:
         return untuned.suited(untuned.WIDE, task)
     return untuned.default_tile(task, untuned.parts(task).exchange)
+
+
+def _no_wider(tile: dict[str, int], task: ReduceTask) -> dict[str, int]:
+    """Few rows of many parts in narrow tiles."""
+    narrow = many_parts(task) and task.problem.m <= untuned.FEW_ROWS
+    return {**tile, "block_n": min(tile["block_n"], untuned.NARROW["block_n"])} if narrow else tile
 
 
 def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective]:
