@@ -67,8 +67,7 @@ def fastest(name: str, apart: int, changes: dict[str, Any], **fields: Any) -> st
         times.append((timed(operation.prepare(config)), str(config)))
         if operation.timed_out():
             raise RuntimeError(f"{config}: a wait timed out, so no peer's part lay where it was sent")
-    time, config = min(times)
-    return f"{time:8.2f}  {config}"
+    return "{:8.2f}  {}".format(*min(times)) if times else "no such config is valid"
 
 
 def main(ranks: Annotated[str, typer.Option(help="numbers of ranks")] = "2,4,8") -> None:
