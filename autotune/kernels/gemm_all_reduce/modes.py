@@ -171,7 +171,9 @@ class CustomCollective(Mode[GemmAllReduce]):
         if base is not None:
             yield base
             for shots, protocol in itertools.product(("one_shot", "two_shot"), ("sentinel", "signal")):
-                yield base.replace(exchange=shots, protocol=protocol)
+                # Of more than 4 parts in 4 warps 2 words spill.
+                warps = 8 if protocol == "signal" and task.problem.world_size > 4 else base.sum_warps
+                yield base.replace(exchange=shots, protocol=protocol, sum_warps=warps)
             yield base.replace(transfer_rows=task.problem.m // 2)
 
 
@@ -260,14 +262,14 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         if base is not None:
             yield base
             for tile in untuned.tiles_beside_default(task):
-                yield base.replace(**tile)
-            yield from base.changed(task.problem.m <= MOST_ROWS_IN_WORDS)
+                yield base.replace(**{**tile, "block_n": _columns(tile["block_n"], task)})
+            yield from base.changed(task, task.problem.m <= MOST_ROWS_IN_WORDS)
 
-    def changed(self, in_words: bool) -> Iterator[Self]:
+    def changed(self, task: Task[Any], in_words: bool) -> Iterator[Self]:
         for protocol in PROTOCOLS if in_words else ():
             if protocol != self.protocol:
                 yield self.replace(protocol=protocol)
-        yield self.replace(split_k=2)
+        yield self.replace(split_k=2, block_n=_columns(self.block_n, task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +314,12 @@ def _tile(task: ReduceTask) -> dict[str, int]:
     if rounds(task) > 1 and task.machine.has_tma and not task.machine.is_interpreter:
         return untuned.suited(untuned.WIDE, task)
     return untuned.default_tile(task, untuned.parts(task).exchange)
+
+
+def _columns(block_n: int, task: ReduceTask) -> int:
+    """Of a tile tried first: where a thread adds few rows of more than 4 parts, up to 8 words of wide ones spill."""
+    few, many = task.problem.m <= untuned.FEW_ROWS, task.problem.world_size > 4
+    return min(block_n, untuned.NARROW["block_n"]) if few and many and task.machine.kind == "cuda" else block_n
 
 
 def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective]:

@@ -117,7 +117,7 @@ class Fused(Norming, reducing.Fused):
         base = cls.untuned(task)
         if base is not None:
             yield base
-            yield from base.changed(in_words=True)
+            yield from base.changed(task, in_words=True)
 
 
 @dataclass(frozen=True, kw_only=True)

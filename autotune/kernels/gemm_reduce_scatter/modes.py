@@ -243,7 +243,8 @@ class Push(Fused):
         yield push.replace(split_k=2)
         # Where the loop is flattened, tiles on their way out take memory of their own: 262 KB in all for 128 x 256 and
         # four stages, of 232 on H100 (Triton 3.6); three fit.
-        yield push.replace(schedule="flattened", transfer_tiles=2, num_stages=min(3, push.num_stages))
+        if not untuned.crowded(vars(push), task.machine):
+            yield push.replace(schedule="flattened", transfer_tiles=2, num_stages=min(3, push.num_stages))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,8 @@ def grouped_tile(task: Task[Any], *, gathered: bool) -> dict[str, Any]:
     tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.gemm[0])))
     tile["block_n"] = min(tile["block_n"], max(32, round_up(columns)))
     tile["block_k"] = min(tile["block_k"], max(32, round_up(depth)))
+    if few and cuda and tile["block_m"] == 64 and machine.arch != "sm_90" and (gathered or not machine.has_tma):
+        tile["num_warps"] = 8  # of four, which hold 64 rows' addresses, 2 to 8 words spill
     return {**tile, "swap_ab": few and cuda, "loads": "tma" if tma else "pointer"}
 
 

@@ -120,9 +120,16 @@ class Senders(Knobs):
     )  # fmt: skip
 
 
+def many_ranks(task: CombinedTask) -> bool:
+    """True if steps of 8 KiB, which each rank has a part of, leave no registers: 2 to 6 words of a thread spill."""
+    return task.problem.world_size > 4
+
+
 def _shapes(task: CombineTask) -> Iterator[dict[str, Any]]:
     """Blocks of tokens that one would write down without measuring, the best first."""
     of_few, of_many = ((1, 4, 2), (1, 2, 1), (1, 1, 4)), ((2, 1, 8), (2, 1, 4), (1, 1, 4), (1, 1, 2))
+    if many_ranks(task):
+        of_many = ((2, 2, 4), *of_many[1:])
     for transfer, split, kib in of_few if few_rows(task) else of_many:
         for programs in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
             yield {"transfer_tokens": transfer, "split": split, "copy_kib": kib, "comm_programs": programs}
@@ -210,7 +217,8 @@ class OneShot(Own, Senders, Protocol):
         return {"protocol": "ll" if task.machine.kind == "cuda" else "signal"}
 
     def changes(self) -> list[dict[str, Any]]:
-        return [*super().changes(), {"protocol": "ll"}, {"protocol": "signal"}]
+        fewer = {"transfer_tokens": 1, "copy_kib": 8}
+        return [{"split": 2}, fewer, {"copy_kib": 4}, {"protocol": "ll"}, {"protocol": "signal"}]
 
 
 def default(task: CombineTask) -> Mode[MoeCombine]:

@@ -31,6 +31,7 @@ from autotune.kernels.moe_combine.modes import (
     LL_WORDS,
     STEP_FITS,
     SUMS,
+    many_ranks,
     rows_fit,
     senders_have_work,
 )
@@ -143,7 +144,7 @@ class Fused(GroupedTile, Sums, ExpertsMode[MoeGemmCombine]):
             cls(**words, transfer_tokens=transfer, split=1, copy_kib=kib, **tile)
             for words in cls.words(task)
             for tile in tiles
-            for transfer, kib in (((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1)))
+            for transfer, kib in (((1, 2), (1, 1)) if few else ((2, 8), (2, 4), (1, 4), (1, 1))[many_ranks(task) :])
         )
         return MODES.first_valid(shapes, task)
 
