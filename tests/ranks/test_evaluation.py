@@ -9,7 +9,7 @@ from fakes import LAPTOP
 
 from autotune.config import Config
 from autotune.heap.patience import polls
-from autotune.outcome import Evaluation, Outcome, Regime
+from autotune.outcome import Evaluation, HostOverhead, Outcome, Regime
 from autotune.ranks import evaluation
 from autotune.ranks.evaluation import SPIN_LIMITS, AllRanks, MeasurePlan
 from autotune.ranks.gang import DEADLINES
@@ -20,6 +20,7 @@ from autotune.ranks.protocol import (
     Failed,
     Measure,
     MeasureIsolated,
+    MeasureOverhead,
     MeasureParts,
     MeasureRates,
     Recheck,
@@ -223,6 +224,30 @@ def test_of_parts_and_rates_the_slowest_rank_counts_and_a_failure_leaves_all_out
     medians = {name: each.median for name, each in parts.items()}
     assert medians == ({} if fails == "gemm" else {"gather": 101.0, "gemm": 200.0})
     assert Parts().measure_rates("bf16") == ({} if fails else {"links": 99.0, "flops": 50.0})
+
+
+@pytest.mark.parametrize(
+    ("answers", "price"),
+    [
+        ([Done("", times=(9.0, 11.0, 30.0), host=(6.0,)), Done("", times=(8.0, 14.0, 15.0), host=(5.0,))],
+         HostOverhead(6.0, 14.0)),
+        ([Done("", times=(-2.0, -1.0, 0.5), host=(-0.1,))], HostOverhead(0.0, 0.0)),
+        ([Done(""), Done("")], None),
+        (Failed(Outcome.CRASHED, "rank 1 died"), None),
+    ],
+    ids=["the slowest rank", "never less than nothing", "no operator", "a failure"],
+)  # fmt: skip
+def test_the_slowest_rank_s_door_counts(answers: list[Done] | Failed, price: HostOverhead | None) -> None:
+    class Doors(Ranks):
+        warm_call = "a door"
+
+        def everyone(self, request: Request, phase: str) -> list[Done] | Failed:
+            self.asked.append(request)
+            return answers
+
+    ranks = Doors()
+    assert ranks.measure_overhead() == price
+    assert [each.warm_call for each in ranks.asked if isinstance(each, MeasureOverhead)] == ["a door"]
 
 
 def test_the_slowest_rank_of_each_iteration_counts() -> None:
