@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -10,16 +9,14 @@ from edges import Edges
 from fakes import LAPTOP
 
 from autotune.config import Config
-from autotune.machine import H100, MI300X, MI350X, Machine
+from autotune.machine import H100, HOSTS, MI350X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
 
 FOUND = workload("flash_decode")
-H200 = dataclasses.replace(H100, device="NVIDIA H200")
-MACHINES = {"h200": H200, "mi300x": MI300X, "mi350x": MI350X, "laptop": LAPTOP}
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", [*HOSTS.values(), LAPTOP], ids=lambda machine: machine.device)
 def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
     problem = FOUND.default_problem(machine, 2)
     tried = {config.get("protocol") for config in FOUND.first_configs(Task(problem, machine))}
@@ -123,6 +120,7 @@ def test_as_many_stages_as_shared_memory_holds(
 
 def test_the_space_holds_the_papers_config() -> None:
     paper = FOUND.problem_type(batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=8192, dtype="fp16", world_size=8)
-    default = FOUND.default_config(Task(paper, H200))
+    task = Task(paper, HOSTS["H200"])
+    default = FOUND.default_config(task)
     constants = {"block_n": 64, "programs_per_head": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
-    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), Task(paper, H200))
+    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), task)
