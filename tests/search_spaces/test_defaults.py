@@ -14,13 +14,15 @@ from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.errors import InputError
-from autotune.machine import CHIPS, H100, HOSTS, MI300X, Machine
+from autotune.machine import H100, HOSTS, MI300X, Machine
 from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.workloads import names, workload
 
 ANY_MACHINE = (
-    *CHIPS, HOSTS["H200"], LAPTOP, dataclasses.replace(H100, compute_units=78),
+    *HOSTS.values(), LAPTOP, dataclasses.replace(H100, compute_units=78),
+    dataclasses.replace(H100, arch="sm_80", device="A100", compute_units=108, shared_memory=163 * 1024),
+    dataclasses.replace(H100, arch="sm_120", compute_units=188, shared_memory=99 * 1024, interconnect="pcie-peer"),
     dataclasses.replace(H100, arch="sm_210", device="unheard of"),
 )  # fmt: skip
 
