@@ -35,7 +35,8 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._from_files.cache_clear()
 
 
-GOOD = Config({"mode": "pull", "group_m": 1})
+def config(number: int) -> Config:
+    return Config({"mode": "pull", "group_m": number})
 
 
 @pytest.fixture
@@ -50,14 +51,13 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
 
 
 def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Screen) -> None:
-    configs = {how: GOOD.replace(group_m=how) for how in (1, 2, 4, 8, 16, 32)}
-    futures = {how: screen.submit(config) for how, config in configs.items()}
-    verdicts = {how: screen.verdict(configs[how], futures[how]) for how in (1, 2, 4, 8, 16, 32)}
+    futures = {how: screen.submit(config(how)) for how in (1, 2, 4, 8, 16, 32)}
+    verdicts = {how: screen.verdict(config(how), future) for how, future in futures.items()}
     assert verdicts[1] is None
     outcomes = {how: verdict.outcome for how, verdict in verdicts.items() if verdict is not None and verdict.reason}
     refused = Outcome.DID_NOT_COMPILE
     assert outcomes == {2: refused, 4: refused, 8: Outcome.OUT_OF_RESOURCES, 16: refused, 32: Outcome.INVALID}
-    assert screen.verdict(GOOD, screen.submit(GOOD)) is None
+    assert screen.verdict(config(1), screen.submit(config(1))) is None
 
 
 SCRIPT = """
@@ -81,10 +81,6 @@ def test_compilers_do_not_run_the_programs_script_again(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     done = run_script(str(script), interpreted=False)
     assert done.stdout.splitlines() == ["the script runs", "verdict None", str(script)], done.stderr
-
-
-def config(number: int) -> Config:
-    return Config({"mode": "pull", "group_m": number})
 
 
 def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
