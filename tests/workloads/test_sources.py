@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import importlib
 import random
 import shutil
@@ -13,6 +12,7 @@ from typing import get_origin
 
 import pytest
 from every_mode import whole
+from test_layers import imported
 
 from autotune.errors import InputError
 from autotune.task import Task
@@ -25,29 +25,12 @@ PACKAGE = Path(__file__).parents[2] / "autotune"
 STOPS = {*DECIDES_NOTHING, *(f"{name}.__init__" for name in NAMES)}
 
 
-def file_of(module: str) -> Path | None:
-    """The file of a module of ours; None where the name is that of something in a module."""
-    place = PACKAGE.parent.joinpath(*module.split("."))
-    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
-
-
-@functools.cache
-def imported(file: Path) -> list[Path]:
-    """The files of the modules of ours that a module imports anywhere, and of the packages that they lie in."""
-    found = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == PACKAGE.name:
-                files = [file_of(".".join(parts[:count])) for count in range(2, len(parts) + 1)]
-                found += [each for each in files if each is not None]
-    return found
+def files_of(module: str) -> list[Path]:
+    """Its file, if there is one, and those of the packages that it lies in."""
+    parts = module.split(".")[1:]
+    places = [PACKAGE.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return [file for file in files if file.is_file()]
 
 
 def decides(file: Path) -> bool:
@@ -63,7 +46,8 @@ def closure(name: str) -> set[Path]:
         file = todo.pop()
         if file not in seen:
             seen.add(file)
-            todo += [each for each in imported(file) if decides(each)]
+            modules = [module for _, module in imported(file, PACKAGE.parent)]
+            todo += [each for module in modules for each in files_of(module) if decides(each)]
     return {each for each in seen if not sources.DECLARED.fullmatch(each.relative_to(PACKAGE).as_posix())}
 
 
