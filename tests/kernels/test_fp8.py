@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from compile_worker import Compilers
-from every_mode import EveryModeTests, whole
+from every_mode import EveryModeTests, check_all, on_cpu, whole
 from fakes import EIGHT_GPUS
 from gather_tiles import SMALL, WIDER
 
@@ -174,3 +174,25 @@ def test_kernels_compile(here: Machine, compilers: Compilers) -> None:
         jobs += [(problem, config.replace(mode=mode)) for mode in (ours if here is EIGHT_GPUS else ours[:1])]
     for config, kernels in compilers.compiled(here, jobs):
         assert all(kernel.shared_memory <= here.shared_memory for kernel in kernels), config
+
+
+BLOCKS, GATED = {"scales": "block", "k": 256}, {"epilogue": "swiglu"}
+IN_PARTS = {"block_m": 128, "block_n": 128, "loads": "tma"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tile"),
+    [
+        ({**BLOCKS, "n": 320}, {"block_n": 256}),  # two blocks; then one, and none behind it
+        ({**BLOCKS, **GATED, "n": 640}, {"block_n": 256}),  # up begins within a block, and goes on in the next
+        ({**BLOCKS, **GATED, "n": 96}, {"block_n": 64}),
+        ({"scales": "row", "n": 96, "k": 256}, {"block_m": 64}),  # a step starts from zero
+        ({"scales": "row", "n": 192, "k": 256, "m": 200}, IN_PARTS), ({**BLOCKS, "n": 192, "m": 200}, IN_PARTS),
+    ],
+)  # fmt: skip
+def test_tiles_find_the_scales_of_their_rows_columns_and_blocks(fields: dict[str, Any], tile: dict[str, Any]) -> None:
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(**{"m": 80, **FP8, **fields, "n": 2 * fields["n"]}, world_size=2)
+    first = {config["mode"]: config for config in reversed(found.first_configs(Task(problem, on_cpu())))}
+    configs = [first[mode].replace(num_warps=4, block_k=128, **tile) for mode in ("push", "pull")]
+    check_all(found, problem, configs, {"push", "pull"})
