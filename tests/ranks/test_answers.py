@@ -1,4 +1,4 @@
-"""A rank's answers to requests, and its bursts: what it runs, in which order, late or held. Starts no process."""
+"""A rank's answers to requests, its bursts and marks: what it runs, in which order, late or held. Starts no process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from triton import knobs
+from triton.compiler.compiler import LazyDict
 
 import autotune
 from autotune.config import Config
@@ -17,6 +19,7 @@ from autotune.machine import H100
 from autotune.outcome import Outcome
 from autotune.ranks import bursts as bursts_module
 from autotune.ranks.bursts import CROWDED, HEAD_START, HELD, ROOM, Bursts
+from autotune.ranks.marks import Marks
 from autotune.ranks.measure import SLOWEST_CLOCK_GHZ
 from autotune.ranks.protocol import (
     Check,
@@ -31,6 +34,7 @@ from autotune.ranks.protocol import (
     Turn,
 )
 from autotune.ranks.rank import Rank
+from autotune.timeline import BARRIER, CALL, COLLECTIVE, COPY, GEMM
 from autotune.workloads.provenance import Code
 from autotune.workloads.tolerance import Error
 
@@ -295,3 +299,40 @@ def test_a_rank_of_a_gpu_is_crowded_in_a_fourth_kind_of_burst(monkeypatch: pytes
     crowded = ["put", full, there, "run", "put", half, there, "run"]
     for rank, kinds in {0: [FREE, late, FREE], 1: [late, FREE, crowded]}.items():
         assert burst_events(monkeypatch, rank, 2, count=4, device="cuda")[1:] == kinds
+
+
+A = torch.ones(4, 4)
+
+
+def launch(name: str) -> None:
+    launched = LazyDict({"name": name})
+    knobs.runtime.launch_enter_hook(launched)
+    knobs.runtime.launch_exit_hook(launched)
+
+
+def marked(*calls: Any) -> list[int]:
+    marks = Marks(torch.device("cpu"))
+    begin = marks.now()
+    with marks:
+        for call in calls:
+            launch(call) if isinstance(call, str) else call()
+    launch("gather_kernel")  # behind the call: not its own
+    events = marks.events(begin, marks.now())
+    assert all(0 <= start <= end for *_, start, end in events)
+    return [kind for _, _, kind, *_ in events]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gather_words_kernel", COLLECTIVE), ("all_reduce_kernel", COLLECTIVE), ("pull_sum_kernel", COLLECTIVE),
+        ("dispatch_kernel", COLLECTIVE), ("combine_kernel", COLLECTIVE), ("grouped_gemm_kernel", GEMM),
+        ("wait_for_chunk_kernel", BARRIER), ("barrier_kernel", BARRIER),
+    ],
+)  # fmt: skip
+def test_our_kernels_are_marked_by_what_they_do(name: str, kind: int) -> None:
+    assert marked(name, lambda: A @ A, lambda: A.copy_(A)) == [CALL, kind, GEMM, COPY]
+
+
+def test_of_what_nobody_knows_there_is_no_timeline() -> None:
+    assert marked("somebodys_kernel", lambda: A + A) == []

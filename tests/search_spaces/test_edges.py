@@ -1,4 +1,4 @@
-"""The spaces of GEMMs at their edges."""
+"""The spaces at their edges."""
 
 from __future__ import annotations
 
@@ -9,42 +9,16 @@ from edges import Edges
 from fakes import LAPTOP
 
 from autotune.config import Config
-from autotune.machine import A100, H100, INTERPRETED, MI300X, MI350X, Machine
+from autotune.machine import A100, H100, HOSTS, INTERPRETED, MI300X, MI350X, Machine
 from autotune.task import Task
 from autotune.workloads import workload
 
-REDUCE = workload("gemm_all_reduce")
 TILE = Config({
     "mode": "one_shot", "block_m": 16, "block_n": 64, "block_k": 128, "split_k": 1, "group_m": 1, "num_warps": 4,
     "num_stages": 1, "loads": "pointer", "schedule": "tile", "programs_per_unit": 1, "combine": "sender",
     "protocol": "signal",
 })  # fmt: skip
 SIZES = {"m": 256, "n": 8192, "k": 28672, "world_size": 2}
-
-
-@pytest.mark.parametrize(
-    ("machine", "fields", "tile", "most"),
-    [
-        # 80 KiB a stage, of 227 KiB, or of 160: below 64 rows one stage of 16 bits is in registers.
-        (H100, {}, {"block_k": 512}, 3),
-        (H100, {"dtype": "fp32"}, {"block_k": 256}, 2),
-        (MI350X, {}, {"block_k": 512}, 1),  # two would be all of the LDS, but for what they are padded with
-        (MI300X, {}, {"block_k": 256}, 2),  # 40 KiB a stage, of 64, and one on its way in
-        # 48 KiB a stage; half of the columns of C that TMA stores: 32 KiB in 16 bits.
-        (H100, {}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 4),
-        (H100, {"out_dtype": "fp32"}, {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}, 4),
-        (H100, {"out_dtype": "fp32"},
-         {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "loads": "tma"}, 3),
-    ],
-)  # fmt: skip
-def test_as_many_stages_as_shared_memory_holds(
-    machine: Machine, fields: dict[str, Any], tile: dict[str, Any], most: int
-) -> None:
-    task = Task(REDUCE.problem_type(**{**SIZES, **fields}), machine)
-    configs = [TILE.replace(**tile, num_stages=stages) for stages in range(1, 7)]
-    assert all(map(REDUCE.space.holds, configs))
-    broken = [REDUCE.space.broken(config, task) for config in configs]
-    assert [each and each.name for each in broken] == [None] * most + ["shared memory"] * (6 - most)
 
 
 class TestGemm(Edges):
@@ -281,3 +255,137 @@ class TestMoeDispatchGemm(Edges):
         (GATED_TILE, {"gate_up": "interleaved", "b_order": "kn"}, H100, None),
         (GATED_TILE, {"gate_up": "halves", "b_order": "nk"}, H100, None),
     ]
+
+
+FOUND = workload("flash_decode")
+
+
+@pytest.mark.parametrize("machine", [*HOSTS.values(), LAPTOP], ids=lambda machine: machine.device)
+def test_words_are_tried_only_where_ordinary_stores_arrive(machine: Machine) -> None:
+    problem = FOUND.default_problem(machine, 2)
+    tried = {config.get("protocol") for config in FOUND.first_configs(Task(problem, machine))}
+    for protocol in ("ll", "sentinel"):
+        words = FOUND.default_config(Task(problem, machine)).replace(protocol=protocol)
+        refused = FOUND.space.violation(words, Task(problem, machine))
+        assert (refused is not None and "NVIDIA" in refused) == (machine.kind == "hip")
+        assert (protocol in tried) == (machine.kind != "hip")
+
+
+LAST = Config({
+    "mode": "fused", "block_n": 64, "programs_per_head": 8, "heads_per_program": 8, "num_warps": 4, "num_stages": 3,
+    "loads": "pipelined", "table_reads": "ahead", "program_order": "heads", "reducer": "trailing",
+    "transfer_heads": 1, "combine_heads": 1, "wire": "fp32", "exchange": "one_shot",
+    "combine_site": "same_launch", "protocol": "signal",
+})  # fmt: skip
+
+
+WORDS = {"protocol": "sentinel", "transfer_heads": 2}
+MLA = {"q_heads": 64, "kv_heads": 1, "head_dim": 512, "rope": 64}
+
+
+class TestFlashDecode(Edges):
+    name = "flash_decode"
+    sizes = {"batch": 1, "q_heads": 16, "kv_heads": 2, "head_dim": 128, "kv_len": 4096, "world_size": 2}
+    # fmt: off
+    rows = [(LAST.replace(**values), *more) for values, *more in [
+        ({"heads_per_program": 16}, {"q_heads": 24}, H100, None),  # 12 of a group
+        ({"heads_per_program": 16}, {}, H100, "heads of a group"),
+        ({"transfer_heads": 2, "combine_heads": 4}, {}, H100, "tile within the transfer"),
+        ({"transfer_heads": 16}, {}, H100, "transfer within the program"),
+        # Each of 4 ranks gets 4 of 16 heads: half of a group.
+        ({"transfer_heads": 4}, {"world_size": 4, "result": "heads"}, H100, None),
+        ({"transfer_heads": 8}, {"world_size": 4, "result": "heads"}, H100, "one owner"),
+        ({"transfer_heads": 8}, {"world_size": 4}, H100, None),
+        # 12 each, whole groups of 12: the second group's first heads are 12 to 19.
+        ({"transfer_heads": 8}, {"q_heads": 24, "result": "heads"}, H100, None),
+        ({"exchange": "two_shot"}, {"world_size": 4, "result": "heads"}, H100, "owners keep"),
+        ({"exchange": "two_shot"}, {"world_size": 1}, H100, "peers"),
+        # 32 fp32 elements for each of 128 threads.
+        ({"transfer_heads": 8, "combine_heads": 8}, {"head_dim": 256}, H100, None),
+        ({"heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+         {"head_dim": 256, "q_heads": 32}, H100, None),
+        ({"num_warps": 2, "block_n": 16, "heads_per_program": 16, "transfer_heads": 16, "combine_heads": 16},
+         {"head_dim": 256, "q_heads": 32}, H100, "registers of a merge"),
+        ({"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+         {"world_size": 8, "head_dim": 64}, H100, None),
+        ({"protocol": "sentinel", "transfer_heads": 8, "combine_heads": 8},
+         {"world_size": 8}, H100, "words in registers"),
+        # Fewer words than threads: two threads hold the same one, and may see it before and after it has come.
+        (WORDS, {"head_dim": 64}, H100, None),
+        ({**WORDS, "num_warps": 8}, {"head_dim": 64}, H100, "words for all threads"),
+        ({**WORDS, "num_warps": 8, "combine_heads": 2}, {"head_dim": 64}, H100, None),
+        ({"protocol": "ll", "wire": "rounded"}, {}, H100, "LL words hold fp32"),
+        ({"protocol": "sentinel", "wire": "rounded"}, {}, H100, None),
+        ({"protocol": "ll", "exchange": "two_shot"}, {}, H100, "words go one way"),
+        ({}, {"kv_len": 7 * 64 + 1}, H100, None),
+        ({}, {"kv_len": 7 * 64}, H100, "steps for each program"),
+        ({}, {"kv_len": 7 * 32, "batch": 3}, H100, None),
+        ({"block_n": 128, "programs_per_head": 1}, {"kv_len": 64}, H100, "no longer than the sequence"),
+        # 8 programs for each of 132 units, of 528 for each of two heads.
+        ({"programs_per_head": 528}, {"kv_len": 1 << 16}, H100, None),
+        ({"programs_per_head": 608}, {"kv_len": 1 << 16}, H100, "waves"),
+        ({"programs_per_head": 528, "heads_per_program": 4}, {"kv_len": 1 << 16}, H100, "waves"),
+        ({"programs_per_head": 1}, {"batch": 8 * 265}, H100, None),
+        ({"block_n": 256, "num_stages": 1}, {"head_dim": 256}, MI350X, "registers of a step"),
+        ({"block_n": 32, "num_stages": 1}, {"head_dim": 256}, MI350X, None),
+        ({"block_n": 32, "num_stages": 1, "num_warps": 2}, {"head_dim": 256}, MI350X, "registers of a step"),
+        ({"block_n": 32}, {}, H100, None),
+        ({"block_n": 16}, {}, H100, "a warp's share"),
+        # 64 rows are shared out over four warps, of eight each two have the same tokens.
+        ({"block_n": 16, "num_warps": 8, "heads_per_program": 64, "num_stages": 2}, MLA, H100, None),
+        ({"block_n": 16, "num_warps": 8, "heads_per_program": 32, "num_stages": 2}, MLA, H100, "a warp's share"),
+    ]]
+    # fmt: on
+
+
+WIDE_TILE = {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8}
+STEP = {**TestFlashDecode.sizes, "kv_len": 8192}
+FP8_CACHE = {"kv_dtype": "fp8", "kv_scales": "tensor"}
+STAGES: dict[str, tuple[Config, dict[str, Any], list[tuple[Machine, dict[str, Any], dict[str, Any], int]]]] = {
+    "gemm_all_reduce": (TILE, SIZES, [
+        # 80 KiB a stage, of 227 KiB, or of 160: below 64 rows one stage of 16 bits is in registers.
+        (H100, {}, {"block_k": 512}, 3),
+        (H100, {"dtype": "fp32"}, {"block_k": 256}, 2),
+        (MI350X, {}, {"block_k": 512}, 1),  # two would be all of the LDS, but for what they are padded with
+        (MI300X, {}, {"block_k": 256}, 2),  # 40 KiB a stage, of 64, and one on its way in
+        # 48 KiB a stage; half of the columns of C that TMA stores: 32 KiB in 16 bits.
+        (H100, {}, {**WIDE_TILE, "loads": "tma"}, 4),
+        (H100, {"out_dtype": "fp32"}, WIDE_TILE, 4),
+        (H100, {"out_dtype": "fp32"}, {**WIDE_TILE, "loads": "tma"}, 3),
+    ]),
+    "flash_decode": (LAST, STEP, [
+        # Keys and values of a step take 64 KiB of 227, q and the logits 8, or 32. A step is computed from its buffer
+        # while the others come, but of 64 heads it is read for longer.
+        (H100, {}, {"block_n": 128}, 4),
+        (H100, {"q_heads": 128}, {"block_n": 128, "heads_per_program": 64, "num_warps": 8}, 3),
+        # Of fp8 half of that, and one more step converted.
+        (H100, FP8_CACHE, {"block_n": 128, "num_warps": 4}, 5),
+        (H100, FP8_CACHE, {"block_n": 256, "num_warps": 8}, 2),
+        # Of a latent 72 KiB once, for keys and values, and 80 for 64 queries and their logits; of 16 queries 20.
+        (H100, MLA, {"block_n": 64, "heads_per_program": 64, "num_warps": 8}, 2),
+        (H100, MLA, {"block_n": 64, "heads_per_program": 16}, 3),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "fields", "tile", "most"), [(name, *row) for name, (*_, rows) in STAGES.items() for row in rows]
+)
+def test_as_many_stages_as_shared_memory_holds(
+    name: str, machine: Machine, fields: dict[str, Any], tile: dict[str, Any], most: int
+) -> None:
+    found, (config, sizes, _) = workload(name), STAGES[name]
+    task = Task(found.problem_type(**{**sizes, **fields}), machine)
+    stages = found.space.dimensions["num_stages"].values
+    configs = [config.replace(**tile, num_stages=count) for count in stages]
+    assert all(map(found.space.holds, configs)) and len(stages) >= 5
+    broken = [found.space.broken(each, task) for each in configs]
+    assert [each and each.name for each in broken] == [None] * most + ["shared memory"] * (len(stages) - most)
+
+
+def test_the_space_holds_the_papers_config() -> None:
+    paper = FOUND.problem_type(batch=1, q_heads=96, kv_heads=12, head_dim=128, kv_len=8192, dtype="fp16", world_size=8)
+    task = Task(paper, HOSTS["H200"])
+    default = FOUND.default_config(task)
+    constants = {"block_n": 64, "programs_per_head": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2}
+    FOUND.space.check(default.replace(**constants, reducer="kernel", combine_site="next_launch"), task)
