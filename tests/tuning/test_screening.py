@@ -111,7 +111,8 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         good = screen.submit(config(1))
         assert screen.verdict(config(1), good) is None
         screen.submit(config(64))
-        pids = helpers(screen)
+        assert screen._pool is not None
+        pids = [helper._process.pid for helper in screen._pool._helpers]
         assert pids and not any(gone(pid) for pid in pids)
         assert named_semaphores() == before, "nobody would remove them where all processes are killed at once"
     assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
@@ -119,11 +120,6 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
 
 def named_semaphores() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
-
-
-def helpers(screen: Screen) -> list[int]:
-    """The process ids of its compilers."""
-    return [helper._process.pid for helper in screen._pool._helpers] if screen._pool is not None else []
 
 
 class Controlled:
@@ -143,17 +139,10 @@ class Controlled:
         return found
 
 
-def filled(screen: Any, count: int) -> Ahead:
-    """As many of ``count`` candidates as may be on the way."""
-    candidates = iter([Candidate(config(number), "first") for number in range(count)])
-    ahead = Ahead(screen)
-    ahead.fill(lambda: next(candidates, None))
-    return ahead
-
-
 def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
-    screen = Controlled()
-    ahead = filled(screen, 3)
+    screen: Any = Controlled()
+    ahead, candidates = Ahead(screen), iter([Candidate(config(number), "first") for number in range(3)])
+    ahead.fill(lambda: next(candidates, None))
     refused = Evaluation(Outcome.DID_NOT_COMPILE, "planted")
     screen.futures[config(1)].set_result(refused)
     screen.futures[config(2)].set_result(None)
