@@ -162,7 +162,7 @@ class TestAllGatherGemm(Edges):
     sizes = {"m": 4096, "n": 4 * 1024, "k": 1024, "world_size": 4}
     # fmt: off
     rows = [
-        # Those of every GEMM are there, too; test_gemm shows their ends.
+        # Those of every GEMM are there, too; TestGemm shows their ends.
         (PULL, {"m": 32}, H100, "no larger than the problem"),
         (PUSH, {"m": 32}, H100, "no larger than the problem"),
         (PUSH.replace(split_k=2), {}, H100, "splits needed"),
