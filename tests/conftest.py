@@ -70,7 +70,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """The gangs that kernels' tests share end with the folder's last test: gloo looks for work 200 times a second in a
     rank that waits, which takes 0.4 % of a core. What the folder's tests have imported stays: at the run's end a
-    collection took a third of a second, as a rank's set-up asks for, twenty times in ``ranks/test_requests.py``.
+    collection took a third of a second, as a rank's set-up asks for, twenty times in ``ranks/test_answers.py``.
     """
     if nextitem is None or nextitem.path.parent != item.path.parent:
         if "every_mode" in sys.modules:

@@ -21,10 +21,13 @@ from autotune.workloads import workload
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
-MATMUL, LAUNCHER, NORM = (
+MATMUL, LAUNCHER, NORM, GATHER = (
     workload(f"{EXAMPLES}/{name}")
-    for name in ("fused_matmul.py:FusedMatmul", "launcher_table.py:TunedLauncher", "own_operator.py:SumAndNorm")
-)
+    for name in (
+        "fused_matmul.py:FusedMatmul", "launcher_table.py:TunedLauncher", "own_operator.py:SumAndNorm",
+        "all_gather.py:AllGatherWorkload",
+    )
+)  # fmt: skip
 TILES: Any = {"BLOCK_M": [16, 32], "BLOCK_N": [32, 64], "num_warps": [4], "num_stages": [2]}
 BLOCKS: Any = {"block": [128, 256], "num_warps": [4]}
 
@@ -38,6 +41,8 @@ BLOCKS: Any = {"block": [128, 256], "num_warps": [4]}
         # Chunks do not divide the rows.
         (NORM, 2, {"rows": 50, "columns": 96, "dtype": "fp32"}, {}, 99),
         *(whole(NORM, 2, {"rows": 50, "columns": 96, "dtype": dtype}, {}, 99) for dtype in ("bf16", "fp16")),
+        (GATHER, 2, {"rows": 8, "columns": 300}, {}, 4), (GATHER, 3, {"rows": 1, "columns": 7}, {}, 4),
+        whole(GATHER, 1, {"rows": 3, "columns": 50}, {}, 4),
     ],
 )  # fmt: skip
 def test_every_mode_is_right(found: Any, world_size: int, sizes: dict[str, Any], values: Any, count: int) -> None:
@@ -57,13 +62,21 @@ def test_every_mode_is_right_on_gpus(found: Any, sizes: dict[str, Any], count: i
     check_all(found, problem, configs, {*found.space.modes})
 
 
+@pytest.mark.parametrize(
+    ("found", "sizes", "modes", "values"),
+    [
+        (MATMUL, {"m": 4096, "n": 4096, "k": 4096}, ("pull", "gather"),
+         {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}),
+        (GATHER, {"rows": 64, "columns": 8192}, ("push", "pull"), {"block": 2048, "num_warps": 4}),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("target", [H100, whole(MI300X), whole(MI350X)], ids=lambda target: target.arch)
-def test_a_gemm_compiles_ahead_of_the_ranks(target: Machine) -> None:
-    problem: Any = MATMUL.problem_type(m=4096, n=4096, k=4096, world_size=8)  # type: ignore[call-arg]
-    blocks = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
-    with Screen(MATMUL, Task(problem, target)) as screen:
-        for mode in ("pull", "gather"):
-            config = Config({"mode": mode, **blocks})
+def test_kernels_compile_ahead_of_the_ranks(
+    target: Machine, found: Any, sizes: dict[str, int], modes: tuple[str, ...], values: dict[str, int]
+) -> None:
+    with Screen(found, Task(found.problem_type(world_size=8, **sizes), target)) as screen:
+        for mode in modes:
+            config = Config({"mode": mode, **values})
             assert screen.verdict(config, screen.submit(config)) is None
 
 
@@ -72,14 +85,17 @@ def test_a_problem_that_the_ranks_cannot_share() -> None:
         MATMUL.problem_type(m=7, n=16, k=16, world_size=2)  # type: ignore[call-arg]
 
 
-def test_the_walk_quotes_the_examples() -> None:
-    walk = (ROOT / "docs/decorator.md").read_text()
-    part = walk[walk.index("## A whole operator") :]
-    quoted = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+@pytest.mark.parametrize(
+    ("page", "heading", "file"),
+    [("decorator.md", "## A whole operator", "fused_matmul.py"), ("kernels.md", "", "all_gather.py")],
+)
+def test_the_docs_quote_the_examples(page: str, heading: str, file: str) -> None:
+    text, code = (ROOT / "docs" / page).read_text(), (EXAMPLES / file).read_text()
+    quoted = re.findall(r"```python\n(.*?)```", text[text.index(heading) :], re.DOTALL)
     assert quoted
     for block in quoted:
         for line in filter(str.strip, block.splitlines()):
-            assert line.strip() in (EXAMPLES / "fused_matmul.py").read_text(), line
+            assert line.strip() in code, line
 
 
 def test_a_tuned_launcher_writes_the_table_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_shared_memory_keeps_the_contract(world_size: int, tmp_path: Path) -> No
 
 
 def test_kernels_keep_the_contract_without_iris(tmp_path: Path) -> None:
-    check(run_ranks(str(Path(__file__).with_name("providers_on_ranks.py")), "contract_without_iris", 3, tmp_path))
+    check(run_ranks(str(Path(__file__).with_name("test_providers.py")), "contract_without_iris", 3, tmp_path))
 
 
 @pytest.mark.gpu(2, each=True)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from every_mode import HEAP, ONCE, on_cpu, whole
 
 from autotune.config import Config
 from autotune.errors import GangError
+from autotune.heap import device
+from autotune.heap.loading import import_iris
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.machine import INTERPRETED
 from autotune.outcome import Outcome
 from autotune.ranks import evaluation
@@ -21,6 +26,7 @@ from autotune.ranks.gang import Gang
 from autotune.ranks.protocol import Failed, MeasureBarrier
 from autotune.task import Task
 from autotune.workloads import names, workload
+from autotune.workloads.built_in.all_reduce_norm import AllReduceNormWorkload
 
 OVER_PCIE = dataclasses.replace(INTERPRETED, interconnect="pcie-peer")
 GEMM = {"m": 32, "n": 64, "k": 64, "dtype": "fp16"}
@@ -62,7 +68,7 @@ def _briefly() -> Iterator[None]:
 
 def refusing() -> Gang:
     on_cpu()
-    first = workload(f"{Path(__file__).parents[1]}/without_atomics.py:OverPcie")
+    first = workload(f"{__file__}:OverPcie")
     return Gang(first, Task(first.problem_type(m=2, n=64, world_size=2), OVER_PCIE), HEAP)
 
 
@@ -97,3 +103,40 @@ def test_what_is_refused_needs_them(name: str) -> None:
         with refusing() as own, pytest.raises(GangError, match="on a peer.s memory"):
             own.turn_to(found, of)
             own.prove(config, 0, latency=0.0)
+
+
+iris = import_iris()
+
+
+def _values(of: Any) -> Any:
+    return of.handle.data if hasattr(of, "handle") else np.asarray(of)
+
+
+def at_home(function: Any, first_rank: int) -> Callable[..., Any]:
+    """One of Iris' functions where the two ranks among its arguments are the same."""
+
+    def called(*arguments: Any, mask: Any = None, **how: Any) -> Any:
+        one, other = map(_values, arguments[first_rank : first_rank + 2])
+        if np.any((one != other) & (True if mask is None else _values(mask))):
+            raise RuntimeError(f"{function.fn.__name__} on a peer's memory")
+        return function(*arguments, mask=mask, **how)
+
+    return called
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverPcieProblem(AllReduceNorm):
+    workload = "over_pcie"
+
+
+class OverPcie(AllReduceNormWorkload):
+    """For ranks between whose GPUs only stores go, as over PCIe: where they begin with it, a kernel that adds to a
+    peer's memory, or reads it, ends in an error, whatever workload comes next.
+    """
+
+    name, problem_type = "over_pcie", OverPcieProblem
+
+
+if sys.argv[0].endswith("rank.py"):
+    iris.atomic_add = at_home(iris.atomic_add, 2)
+    iris.load = device.load = at_home(iris.load, 1)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch.distributed as dist
 from every_mode import check_all, on_cpu
 from ranks_of_functions import run_ranks
 from rungs import SMALL
+from triton.runtime import interpreter
 
 from autotune.config import Config
+from autotune.heap import open_heap
 from autotune.machine import H100, machine
 from autotune.task import Task
 from autotune.taxes.measure import ladder_of
@@ -56,14 +60,41 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
     one = found.default_config(Task(problem, here))
     direct = found.rungs(Task(problem, here), one)["F"]
     assert isinstance(direct, Config)
-    file = str(Path(__file__).with_name("pulled_on_ranks.py"))
     whole = problem.shard[0] * problem.shard[1] * problem.element_size
     for columns, config in ((1, direct), (2, direct.replace(block_n=16))):
         folder = tmp_path / str(columns)
         folder.mkdir()
         argument = {"problem": SMALL["all_gather_gemm"], "config": dict(config)}
-        assert run_ranks(file, "bytes_of_peers_shard", 2, folder, argument=argument) == [columns * whole] * 2
+        assert run_ranks(__file__, "bytes_of_peers_shard", 2, folder, argument=argument) == [columns * whole] * 2
     assert isinstance(found.rungs(Task(problem, here), one.replace(block_n=16))["F"], str), "why not"
+
+
+def bytes_of_peers_shard(argument: dict[str, Any]) -> int:
+    """What one call of a config of all-gather + GEMM loads from the other rank's shard of A, which is in place."""
+    found = workload("all_gather_gemm")
+    problem = found.problem_type(**argument["problem"], world_size=2, in_place=True)
+    heap = open_heap(found.heap_bytes(problem), dist.new_group(backend="gloo"))
+    operation: Any = found.operation(Task(problem, machine()), heap, 1 << 12)
+    operation.refresh(1)
+    run = operation.prepare(Config(argument["config"]))
+    shard = heap.peer(operation.inputs()[0], 1 - heap.rank)
+    first, last = shard.data_ptr(), shard.data_ptr() + shard.numel() * shard.element_size() - 1
+    loaded, original = 0, interpreter.InterpreterBuilder.create_masked_load
+
+    def counted(self: Any, pointers: Any, mask: Any, *others: Any) -> Any:
+        nonlocal loaded
+        there = (pointers.data >= first) & (pointers.data <= last) & mask.data
+        result = original(self, pointers, mask, *others)
+        # Rows beyond the end repeat the last one: within a load an address is read once.
+        loaded += np.unique(pointers.data[there]).size * result.data.itemsize
+        return result
+
+    interpreter.InterpreterBuilder.create_masked_load = counted
+    heap.barrier()
+    run()
+    heap.barrier()
+    assert operation.error().overall < found.tolerance(problem).overall
+    return loaded
 
 
 LARGE: dict[str, list[dict[str, Any]]] = {

@@ -5,17 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from every_mode import whole
 
 from autotune.ranks.early_stop import ERROR_RATE, LEAST_INTERESTING, clearly_slower, in_parts
-from autotune.recordings.file import read
 from autotune.tuning import EFFORTS
-
-RECORDINGS = Path(__file__).parents[2] / "bench" / "recordings"
 
 DRAWS = 1000
 SPREADS = [0.001, 0.003, 0.01, 0.03]
@@ -79,16 +75,6 @@ def test_at_the_least_interesting_difference_the_error_rate_holds(effort: str, s
 @pytest.mark.parametrize("other", ENDS)
 def test_a_faster_config_is_not_dropped_whatever_the_noise_of_either(spread: float, other: float, noise: Noise) -> None:
     assert drop_rate("standard", 0.99, spread, other, noise, 500) <= at_most(ERROR_RATE, 500)
-
-
-@pytest.mark.parametrize("file", sorted(RECORDINGS.glob("*.json.gz")), ids=lambda file: file.name.split(".")[0])
-def test_with_the_spreads_of_recorded_gpus(file: Path) -> None:
-    """The incumbent is the table's fastest, the others have its latency and their own noise."""
-    latencies = [e.latency for e in read(file).evaluations.values() if e.latency is not None]
-    incumbent = min(latencies, key=lambda latency: latency.median)
-    every = latencies[:: len(latencies) // 50]
-    rates = [drop_rate("standard", 1.0, latency.spread, incumbent.spread, with_outliers, 20) for latency in every]
-    assert np.mean(rates) <= ERROR_RATE
 
 
 @pytest.mark.parametrize("effort", EFFORTS)

@@ -1,4 +1,4 @@
-"""The stopwatch by the clock of a simulated device and host. Starts no process."""
+"""The stopwatch by the clock of a simulated device and host, and rates by what their times are said to be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED
 from autotune.machine import H100, INTERPRETED
-from autotune.ranks import measure
+from autotune.ranks import measure, rates
 from autotune.ranks.measure import (
     ATTEMPTS,
     BACK_TO_BACK_FROM,
@@ -24,6 +24,7 @@ from autotune.ranks.measure import (
     WARM_CALLS,
     Stopwatch,
 )
+from autotune.ranks.rates import COPIED, LEAST_SENT, MOST_SENT, SIDE, measured_rates
 
 US = 1e-6
 
@@ -225,3 +226,22 @@ def test_the_events_of_a_trace_are_those_of_its_last_call_since_the_barrier(
     one, moment = events
     assert one == pytest.approx((1, 0, 1, 7, (3000 - origin) * microseconds, (5000 - origin) * microseconds))
     assert moment == pytest.approx((1, 0, 2, 8, *[(4000 - origin) * microseconds] * 2))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "left", "sent"),
+    [(4, 1 << 40, [MOST_SENT]), (4, 6 * LEAST_SENT, [LEAST_SENT]), (4, 6 * LEAST_SENT - 1, []), (1, 1 << 40, [])],
+    ids=["all at once", "an inbox of each rank and a source fit", "a full heap", "one rank"],
+)
+def test_a_copy_reads_and_writes_and_all_peers_send_what_the_heap_has_left_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, world_size: int, left: int, sent: list[int]
+) -> None:
+    """An exchange takes 100 µs, a copy 1000 and a GEMM 2000."""
+    told: list[int] = []
+    monkeypatch.setattr(rates, "_exchange_time", lambda heap, piece: told.append(piece) or 100.0)
+    monkeypatch.setattr(rates, "_copy_time", lambda device: 1000.0)
+    monkeypatch.setattr(rates, "_gemm_time", lambda device, dtype: 2000.0)
+    heap: Any = SimpleNamespace(world_size=world_size, left=left, device="cpu")
+    links = {"links": (world_size - 1) * sent[0] / 100} if sent else {}
+    assert measured_rates(heap, "bf16") == {**links, "memory": 2 * COPIED / 1000, "flops": 2 * SIDE**3 / 2000}
+    assert told == sent

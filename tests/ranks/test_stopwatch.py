@@ -6,6 +6,7 @@ import dataclasses
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.ranks.measure import BACK_TO_BACK_FROM, FEW_HOST_CALLS, HOST_AHEAD_FROM, Stopwatch
 from autotune.task import Task
+from autotune.tuning.finals import finals_plan
 from autotune.workloads import workload
 
 
@@ -148,3 +150,28 @@ def of_a_host_that_slows_down(seconds: float) -> list[float]:
         empty.run()
 
     return watch.time(call, warmup=8, iterations=20).device
+
+
+@pytest.fixture(scope="module")
+def gang() -> Iterator[Gang]:
+    found = workload("all_gather_gemm")
+    with Gang(found, Task(found.problem_type(m=1024, n=4096, k=4096, world_size=2), machine())) as started:
+        yield started
+
+
+@pytest.mark.gpu(1)
+def test_a_config_has_its_time_on_the_device_the_hosts_and_that_of_an_isolated_call(gang: Gang) -> None:
+    config = gang.workload.default_config(Task(gang.problem, gang.machine))
+    latency = gang.evaluate(config, 1, finals_plan(10)).latency
+    assert latency is not None and latency.host is not None and latency.isolated is not None
+    print(f"device {latency.median:.1f} µs, host {latency.host:.1f} µs, isolated {latency.isolated:.1f} µs")
+    assert 1 < latency.host < 5000 and latency.isolated > latency.host
+    assert latency.iterations >= 10
+
+
+@pytest.mark.gpu(1)
+def test_the_rates_are_those_of_a_gpu(gang: Gang) -> None:
+    rates = gang.measure_rates("bf16")
+    print({name: f"{rate:.3g}" for name, rate in rates.items()})
+    assert set(rates) == {"links", "memory", "flops"}
+    assert rates["flops"] > 20e6 and rates["memory"] > 0.2e6 and rates["links"] > 1e3

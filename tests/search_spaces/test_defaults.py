@@ -14,15 +14,13 @@ from every_mode import whole
 from fakes import LAPTOP
 
 from autotune.errors import InputError
-from autotune.machine import H100, MI300X, MI350X
+from autotune.machine import H100, HOSTS, MI300X, Machine
 from autotune.recordings.file import read
 from autotune.task import Task
 from autotune.workloads import names, workload
 
-H200 = dataclasses.replace(H100, device="NVIDIA H200")
-
 ANY_MACHINE = (
-    H100, H200, MI300X, MI350X, LAPTOP, dataclasses.replace(H100, compute_units=78),
+    *HOSTS.values(), LAPTOP, dataclasses.replace(H100, compute_units=78),
     dataclasses.replace(H100, arch="sm_80", device="A100", compute_units=108, shared_memory=163 * 1024),
     dataclasses.replace(H100, arch="sm_120", compute_units=188, shared_memory=99 * 1024, interconnect="pcie-peer"),
     dataclasses.replace(H100, arch="sm_210", device="unheard of"),
@@ -119,7 +117,7 @@ def test_where_the_links_take_longer_than_the_gemm_tiles_overlap_and_where_b_doe
 
     def mode(m: int, n_local: int, k: int) -> object:
         problem = gather.problem_type(m=m, n=n_local * ranks, k=k, dtype="bf16", b_order="nk", world_size=ranks)
-        return gather.default_config(Task(problem, H200))["mode"]
+        return gather.default_config(Task(problem, HOSTS["H200"]))["mode"]
 
     for k in (2048, 4096, 8192):
         assert {mode(m, 128, k) for m in (1024, 8192)} == {"push"}
@@ -143,3 +141,32 @@ def test_the_untuned_config_is_near_the_optimum_that_was_recorded(table: str, ov
     nearest = max(recorded.evaluations, key=lambda each: len(each.items() & default.items()))
     latency = recorded.evaluations[nearest].latency
     assert nearest["mode"] == default["mode"] and latency is not None and latency.median <= over * recorded.optimum
+
+
+OF_A_TILE = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "programs_per_unit", "swap_ab")
+ROWS = {"dtype": "fp8", "scales": "row"}
+BLOCKS = {"dtype": "fp8", "scales": "block"}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "machine", "tokens", "fields", "tile"),
+    [
+        # Of 64 experts on 2 ranks, 8 for a token, an expert has as many rows as a rank has tokens, by four.
+        ("moe_gemm_combine", "unfused", H100, 8, {}, (16, 128, 128, 4, 4, 2, True)),
+        ("moe_gemm_combine", "unfused", H100, 33 * 4, {}, (64, 256, 64, 8, 4, 1, False)),
+        ("moe_gemm_combine", "unfused", MI300X, 64 * 4, {}, (128, 128, 64, 8, 2, 1, False)),
+        # Up to 96 rows, or where the tensor cores add up: two programs of 64 rows; else a tile in two parts.
+        ("moe_gemm_combine", "unfused", H100, 96 * 4, ROWS, (64, 128, 128, 4, 4, 2, False)),
+        ("moe_gemm_combine", "unfused", H100, 97 * 4, ROWS, (128, 128, 128, 4, 3, 2, False)),
+        ("moe_dispatch_gemm", "unfused", H100, 97 * 4, BLOCKS, (64, 128, 128, 4, 3, 2, False)),
+        ("moe_dispatch_gemm", "push", H100, 97 * 4, ROWS, (128, 256, 128, 8, 3, 1, False)),
+    ],
+)
+def test_the_tile_that_is_written_down_unmeasured(
+    name: str, mode: str, machine: Machine, tokens: int, fields: dict[str, Any], tile: tuple[object, ...]
+) -> None:
+    found = workload(name)
+    sizes = {"hidden": 7168, "width": 2048, "experts": 64, "top_k": 8, "world_size": 2, "b_order": "nk"}
+    problem = found.problem_type(tokens=tokens, **{**sizes, **fields})
+    first = next(config for config in found.first_configs(Task(problem, machine)) if config["mode"] == mode)
+    assert tuple(first[each] for each in OF_A_TILE) == tile

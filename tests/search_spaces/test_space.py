@@ -1,12 +1,13 @@
-"""A space says which configs are valid and why others are not; and all that is derived from it."""
+"""A space says which configs are valid and why others are not; what is derived from it; what is joined to one."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import optuna
 import pytest
@@ -19,6 +20,7 @@ from autotune.errors import InvalidConfig, InvalidProblem
 from autotune.machine import H100, MI300X, Machine
 from autotune.search_spaces import Constraint, Space, Task, choices, flags, numbers
 from autotune.search_spaces.dimension import Dimension
+from autotune.search_spaces.joint import flag, joint_space, merged, number, word
 from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
@@ -27,34 +29,32 @@ TASK = Task(PROBLEM, H100)
 SMALL = FOUND.problem_type(m=16, n=64, k=32, world_size=2)
 
 
-def _whole_tiles(s: Task[Any], tile: int, unit: int) -> bool:
+def _even_tiles(s: Task[Any], tile: int, unit: int) -> bool:
     return unit % tile == 0
+
+
+def _no_wide_on_laptops(s: Task[Any], tile: int) -> bool:
+    return tile < 64 or not s.machine.is_interpreter
 
 
 def _never(s: Task[Any], speed: int) -> bool:
     return False
 
 
-def _few(s: Task[Any], programs: int) -> bool:
-    return programs <= s.machine.compute_units // 33
-
-
-def make_space(*more: Constraint) -> Space:
-    """Three modes: one without knobs, one with parts that share no constraint, one that no constraint lets live."""
-    return Space(
-        choices("mode", "bsp", "push", "warp"),
-        numbers("tile", 16, 32, 64, modes=("push",)),
-        numbers("unit", 16, 48, 64, modes=("push",)),
-        numbers("programs", 1, 2, 4, 8, modes=("push", "warp")),
-        flags("tma", modes=("push",)),
-        numbers("speed", 1, 2, modes=("warp",)),
-        constraints=(
-            Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),
-            Constraint("few", ("programs",), _few, "too many programs"),
-            Constraint("never", ("speed",), _never, "nothing is that fast"),
-            *more,
-        ),
-    )
+TOY = Space(
+    choices("mode", "bsp", "push", "warp"),
+    numbers("tile", 16, 32, 64, modes=("push",)),
+    numbers("unit", 32, 48, 64, 128, modes=("push",)),
+    numbers("speed", 1, 2, modes=("warp",)),
+    flags("tma", modes=("push", "warp")),
+    constraints=(
+        Constraint("even", ("tile", "unit"), _even_tiles, "a unit holds whole tiles"),
+        Constraint("narrow", ("tile",), _no_wide_on_laptops, "laptops are slow"),
+        Constraint("never", ("speed",), _never, "nothing is that fast"),
+    ),
+)
+"""Three modes: one without knobs, one with parts that share no constraint, one that no constraint lets live."""
+LAPTOP_TASK = Task(PROBLEM, LAPTOP)
 
 
 def product(space: Space) -> Iterator[Config]:
@@ -95,15 +95,14 @@ def test_the_real_space_counts_what_it_enumerates(task: Task[Any], mode: str) ->
 
 
 def test_narrowing_drops_dead_values_and_dead_modes_and_no_config() -> None:
-    space = make_space()
-    valid = valid_of(space, TASK)
-    assert set(space.enumerate(TASK)) == valid and space.size(TASK) == len(valid)
-    narrowed = space.narrowed(TASK)
+    valid = valid_of(TOY, LAPTOP_TASK)
+    assert set(TOY.enumerate(LAPTOP_TASK)) == valid and TOY.size(LAPTOP_TASK) == len(valid)
+    narrowed = TOY.narrowed(LAPTOP_TASK)
     assert narrowed.modes == ("bsp", "push")
-    assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["whole", "few"]
-    assert narrowed.dimensions["programs"].values == (1, 2, 4)
-    assert set(narrowed.enumerate(TASK)) == valid
-    assert narrowed.size(TASK) == len(valid)
+    assert "speed" not in narrowed.dimensions and [c.name for c in narrowed.constraints] == ["even", "narrow"]
+    assert narrowed.dimensions["tile"].values == (16, 32)
+    assert set(narrowed.enumerate(LAPTOP_TASK)) == valid
+    assert narrowed.size(LAPTOP_TASK) == len(valid)
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
@@ -113,13 +112,6 @@ def test_narrowing_the_real_space_keeps_every_valid_config(machine: Machine) -> 
         assert narrowed.size(Task(problem, machine)) == FOUND.space.size(Task(problem, machine))
         for config in sampled(FOUND.space, Task(problem, machine), 40):
             assert narrowed.violation(config, Task(problem, machine)) is None, config
-
-
-def test_a_narrowed_space_proposes_no_value_that_the_machine_forbids() -> None:
-    narrowed = FOUND.space.narrowed(Task(SMALL, MI300X))
-    assert narrowed.dimensions["loads"].values == ("pointer",)
-    assert narrowed.dimensions["block_m"].values == (16,)
-    assert max(narrowed.dimensions["transfer_rows"].values) == 16
 
 
 @pytest.mark.parametrize("machine", [H100, MI300X, LAPTOP], ids=lambda machine: machine.arch)
@@ -141,7 +133,8 @@ def test_the_fingerprint_changes_with_the_body_of_a_constraint(tmp_path: Path) -
         source.write_text(f"def allows(s, tile):\n    return {body}\n")
         namespace: dict[str, Any] = {}
         exec(compile(source.read_text(), str(source), "exec"), namespace)
-        return make_space(Constraint("large", ("tile",), namespace["allows"], "too large")).fingerprint()
+        large = Constraint("large", ("tile",), namespace["allows"], "too large")
+        return Space(*TOY.dimensions.values(), constraints=(large,)).fingerprint()
 
     one, same, other = (
         fingerprint("1.py", "tile < 64"),
@@ -199,31 +192,11 @@ def test_a_part_of_a_space_may_lack_modes_that_its_dimensions_name() -> None:
     assert list(part.enumerate(TASK)) == list(part.narrowed(TASK).enumerate(TASK))
 
 
-def _even_tiles(s: Task[Any], tile: int, unit: int) -> bool:
-    return unit % tile == 0
-
-
-def _no_wide_on_laptops(s: Task[Any], tile: int) -> bool:
-    return tile < 64 or not s.machine.is_interpreter
-
-
-TOY = Space(
-    choices("mode", "bsp", "push"),
-    numbers("tile", 16, 32, 64, modes=("push",)),
-    numbers("unit", 32, 64, 128, modes=("push",)),
-    flags("tma", modes=("push",)),
-    constraints=(
-        Constraint("even", ("tile", "unit"), _even_tiles, "a unit holds whole tiles"),
-        Constraint("narrow", ("tile",), _no_wide_on_laptops, "laptops are slow"),
-    ),
-)
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"mode": "pull"}, "allowed: bsp, push"),
-        ({}, "allowed: bsp, push"),
+        ({"mode": "pull"}, "allowed: bsp, push, warp"),
+        ({}, "allowed: bsp, push, warp"),
         ({"mode": "bsp", "tile": 16}, "mode bsp has no tile"),
         ({"mode": "push", "tile": 16, "unit": 32}, "mode push needs tma"),
         ({"mode": "push", "tile": 24, "unit": 32, "tma": True}, "tile=24: allowed: 16, 32, 64"),
@@ -240,15 +213,15 @@ def test_a_violation_says_what_is_allowed(values: dict[str, Any], said: str) -> 
 def test_the_fingerprint_changes_with_values_and_constraints() -> None:
     dimensions = list(TOY.dimensions.values())
     same = Space(*dimensions, constraints=TOY.constraints)
-    fewer = Space(*dimensions, constraints=TOY.constraints[:1])
+    even, narrow, never = TOY.constraints
+    fewer = Space(*dimensions, constraints=(even, never))
     other_values = Space(*dimensions[:1], numbers("tile", 16, 32, modes=("push",)), *dimensions[2:])
     assert same.fingerprint() == TOY.fingerprint()
-    even, narrow = TOY.constraints
-    of_a_mode = Space(*dimensions, constraints=(even, dataclasses.replace(narrow, modes=("push",))))
+    of_a_mode = Space(*dimensions, constraints=(even, dataclasses.replace(narrow, modes=("push",)), never))
     *most, last = dimensions
     changes: list[dict[str, Any]] = [{"ordinal": not last.ordinal}, {"modes": ()}, {"name": "tail"}]
     others = [Space(*most, dataclasses.replace(last, **each), constraints=TOY.constraints) for each in changes]
-    for modes in (("push", "bsp"), ("bsp", "push", "teleport")):
+    for modes in (("push", "bsp", "warp"), ("bsp", "push", "warp", "teleport")):
         others.append(Space(choices("mode", *modes), *dimensions[1:], constraints=TOY.constraints))
     assert len({each.fingerprint() for each in (TOY, fewer, other_values, of_a_mode, *others)}) == 4 + len(others)
     reworded = [dataclasses.replace(each, reason="in other words") for each in TOY.constraints]
@@ -282,7 +255,7 @@ def test_a_config_is_ordered_as_the_space_is_and_keeps_what_the_space_lacks() ->
 
 def test_a_constraint_is_lifted_by_its_name_and_the_others_hold() -> None:
     lifted = TOY.restricted({"tile": [64, 32]}, lifted=["narrow"])
-    assert [constraint.name for constraint in lifted.constraints] == ["even"]
+    assert [constraint.name for constraint in lifted.constraints] == ["even", "never"]
     assert lifted.dimensions["tile"].values == (32, 64)
 
 
@@ -302,3 +275,85 @@ def test_a_problem_is_refused_only_where_no_mode_is_left() -> None:
     space("push").check_problem(TASK)
     with pytest.raises(InvalidProblem, match="the machine lacks it"):
         space().check_problem(TASK)
+
+
+def _even_rows(task: Any, tile: int) -> bool:
+    return tile % 2 == 0
+
+
+def _of_no_mode(task: Any, mode: str) -> bool:
+    return False
+
+
+EVEN_ROWS = Constraint("even", ("tile",), _even_rows, "odd")
+NEVER = Constraint("never", ("mode",), _of_no_mode, "never")
+TILE: Any = number(1, 2, 4, help="rows", say="{tile:row}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    tile: int = TILE
+    late: bool = flag(help="later", say="one tile later")
+
+    title: ClassVar[str] = "pushed"
+    constraints: ClassVar = (EVEN_ROWS,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull:
+    order: str = word("up", "down", help="order", say={"up": "", "down": "backwards"})
+    tile: int = TILE
+
+    title: ClassVar[str] = "pulled"
+    constraints: ClassVar = (NEVER, EVEN_ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    title: ClassVar[str] = "library"
+    constraints: ClassVar = ()
+
+
+def space(**modes: Any) -> Space:
+    return joint_space(modes, help="strategy")
+
+
+def test_what_several_modes_have_stands_once_and_belongs_to_all_of_them() -> None:
+    found = space(bsp=Library, push=Push, pull=Pull)
+    modes = {name: [mode for mode in found.modes if d.belongs_to(mode)] for name, d in found.dimensions.items()}
+    assert modes == {"mode": ["bsp", "push", "pull"], "order": ["pull"], "tile": ["push", "pull"], "late": ["push"]}
+    assert [(each.name, each.modes) for each in found.constraints] == [("never", ("pull",)), ("even", ())]
+    config = {"mode": "push", "tile": 1, "late": True}
+    assert [found.dimensions[name].told(config) for name in config] == ["pushed", "1 row", "one tile later"]
+
+
+def test_modes_that_differ_under_one_name_are_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wide(Library):
+        tile: int = number(1, 2, help="rows", say="")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mistyped(Library):
+        tile: int = word("a", help="rows", say="")
+
+    with pytest.raises(ValueError, match="tile"):
+        space(push=Push, wide=Wide)
+    with pytest.raises(TypeError, match="tile"):
+        space(mistyped=Mistyped)
+
+
+def test_the_order_is_one_that_each_mode_agrees_with() -> None:
+    assert [*merged([["a", "c"], ["b", "c", "d"], ["d"]])] == ["a", "b", "c", "d"]
+    with pytest.raises(ValueError, match="differently"):
+        list(merged([["a", "b"], ["b", "a"]]))
+
+
+def test_modes_may_be_laid_out_in_another_order_than_they_come() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Late(Library):
+        late: bool = flag(help="later", say="one tile later")
+
+    modes = {"late": Late, "pull": Pull}
+    found = joint_space(modes, help="strategy", order=["pull", "late"])
+    assert [*space(**modes).dimensions] == ["mode", "late", "order", "tile"]
+    assert [*found.dimensions] == ["mode", "order", "tile", "late"] and found.modes == ("late", "pull")

@@ -18,7 +18,7 @@ from small_space import TASK, WORKLOAD, Ranks, kept, run, time_of
 from autotune.config import Config
 from autotune.db import CacheKey, Lease, Store
 from autotune.db.lease import Held
-from autotune.errors import GangError, StoreError
+from autotune.errors import StoreError
 from autotune.tuning import Progress, Result, claim
 from autotune.workloads import provenance_of
 
@@ -104,19 +104,6 @@ def test_force_waits_and_then_tunes_anew(path: Path) -> None:
     with Store.open(path) as store:
         assert [study.state for study in store.studies()] == ["superseded", "finished"]
         assert store.entries() == [after]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GangError, ZeroDivisionError])
-def test_a_run_that_ends_early_lets_go(path: Path, error: type[BaseException]) -> None:
-    ends = Ranks(raises={5: error})
-    if error is KeyboardInterrupt:
-        assert run(path, ends).interrupted
-    else:
-        with pytest.raises(error):
-            run(path, ends)
-    seen: list[str] = []
-    assert run(path, Ranks(), watch=until_waiting(seen)).entry is not None
-    assert seen == []
 
 
 def test_what_a_killed_process_left_is_taken_over_at_once(path: Path) -> None:

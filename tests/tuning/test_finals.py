@@ -42,19 +42,25 @@ def test_a_part_that_failed_between_two_rounds_is_compared_with_no_other_rounds(
     assert merge_parts([{}, {}]) == {}
 
 
-def once(median: float) -> list[Latency]:
-    return [latency_of(median)]
+def rounds_of(*medians: float) -> list[Latency]:
+    return [latency_of(median) for median in medians]
+
+
+def measured_in(median: float) -> Evaluation:
+    return Evaluation(Outcome.MEASURED, latency=latency_of(median))
 
 
 def test_the_incumbent_stays_within_the_noise() -> None:
-    assert winner({A: once(100.0), B: once(99.5)}, [A], []) == A
-    assert winner({A: once(100.0), B: once(95.0)}, [A], []) == B
-    assert winner({A: once(100.0), B: once(120.0)}, [A], []) == A
-    assert winner({B: once(100.0), C: once(99.9)}, [A], []) == C, "A failed"
-    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A, B], []) == C
-    assert winner({A: once(100.0), B: once(95.0), C: once(94.5)}, [A], [B]) == B, "C does not beat B"
-    assert winner({A: once(100.0), B: once(99.5), C: once(95.0)}, [A], [B]) == C
-    assert winner({A: once(100.0), B: once(99.5), C: once(99.2)}, [A], [B, C]) == A, "neither beats the baseline"
+    assert winner({A: rounds_of(100.0), B: rounds_of(99.5)}, [A], []) == A
+    assert winner({A: rounds_of(100.0), B: rounds_of(95.0)}, [A], []) == B
+    assert winner({A: rounds_of(100.0), B: rounds_of(120.0)}, [A], []) == A
+    assert winner({B: rounds_of(100.0), C: rounds_of(99.9)}, [A], []) == C, "A failed"
+    assert winner({A: rounds_of(100.0), B: rounds_of(99.5), C: rounds_of(95.0)}, [A, B], []) == C
+    assert winner({A: rounds_of(100.0), B: rounds_of(95.0), C: rounds_of(94.5)}, [A], [B]) == B, "C does not beat B"
+    assert winner({A: rounds_of(100.0), B: rounds_of(99.5), C: rounds_of(95.0)}, [A], [B]) == C
+    assert winner({A: rounds_of(100.0), B: rounds_of(99.5), C: rounds_of(99.2)}, [A], [B, C]) == A, (
+        "neither beats the baseline"
+    )
 
 
 @pytest.mark.parametrize("rounds", [2, 4])
@@ -71,17 +77,13 @@ def test_the_one_that_wins_is_the_fastest_in_the_regime(regime: Regime, best: Co
 
 def test_only_the_last_session_s_rounds_are_final_and_the_drift_is_theirs() -> None:
     def record(source: str, number: int, median: float) -> TrialRecord:
-        return TrialRecord(A, Evaluation(Outcome.MEASURED, latency=latency_of(median)), source, number)
+        return TrialRecord(A, measured_in(median), source, number)
 
     search, first = record("sampler", 7, 100.0), [record("final", number, 300.0) for number in (0, 1)]
     last = [record("final", number, 110.0 + number) for number in (100, 101)]
     assert last_finals([search, *first, *last]) == last and next_session([search, *first, *last]) == 200
     assert drift([search, *first, *last]) == pytest.approx(2.105)
     assert drift([search]) is None is drift(last)
-
-
-def rounds_of(*medians: float) -> list[Latency]:
-    return [latency_of(median) for median in medians]
 
 
 def test_where_the_fastest_has_uneven_rounds_another_may_win() -> None:
@@ -129,11 +131,11 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
 def finals(times: dict[Config, Iterator[float]], more: bool = True) -> tuple[Config, list[int]]:
     """The winner if A is the incumbent and a round of each config takes its next time; and the rounds of each."""
 
-    def evaluate(config: Config, number: int) -> Evaluation:
-        return Evaluation(Outcome.MEASURED, latency=latency_of(next(times[config])))
-
     undecided = partial(contested, baselines=[], incumbents=[A])
-    measured = run_finals(list(times), 4, evaluate, lambda _: False, undecided if more else lambda measured: [])
+    measured = run_finals(
+        list(times), 4, lambda config, number: measured_in(next(times[config])), lambda _: False,
+        undecided if more else lambda measured: [],
+    )  # fmt: skip
     return winner(measured, [], [A]), [len(latencies) for latencies in measured.values()]
 
 
@@ -154,7 +156,7 @@ def test_time_that_is_up_ends_them_and_so_does_a_failure_in_the_midst() -> None:
         rounds.append(number)
         if config == B and number == 5:
             return Evaluation(Outcome.TIMED_OUT)
-        return Evaluation(Outcome.MEASURED, latency=latency_of(times[config]))
+        return measured_in(times[config])
 
     measured = run_finals([A, B, C], 4, evaluate, lambda _: rounds.count(6) > 0, lambda measured: [A, B])
     assert {config: len(latencies) for config, latencies in measured.items()} == {A: 7, C: 4}
@@ -211,7 +213,7 @@ def test_a_single_round_is_never_repeated() -> None:
 
     def evaluate(config: Config, number: int) -> Evaluation:
         calls.append(number)
-        return Evaluation(Outcome.MEASURED, latency=latency_of(100.0))
+        return measured_in(100.0)
 
     run_finals([A, B], 1, evaluate, no_time=lambda _: False, undecided=lambda measured: [A, B])
     assert calls == [0, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from autotune.workloads import workload
 
 
 @pytest.fixture
-def briefly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The usual proof has tests of its own."""
     monkeypatch.setattr(Gang, "prove", lambda *_: None)
     monkeypatch.setitem(invariant.COMPARED, "interpreter", 1)
-    yield
 
 
 def proven(problem: Any, config: Config, seed: int = 3) -> Evaluation | None:

@@ -81,17 +81,6 @@ def test_a_winner_that_fails_its_proof_is_an_outcome_and_the_next_best_wins(path
         assert result.entry.winner.latency.median == min(time_of(config) for config in EVERYTHING - flaky)
 
 
-@pytest.mark.parametrize("trials", [1, 7])
-def test_the_ranks_evaluate_as_many_configs_as_the_budget_says(path: Path, trials: int) -> None:
-    ranks = Ranks()
-    result = run(path, ranks, trials=trials)
-    trialled = [t for t in kept(path) if t.evaluation.outcome is not Outcome.INVALID]
-    assert len(trialled) == trials == result.progress.trials
-    assert ranks.configs[:trials] == [t.config for t in trialled]
-    assert ranks.configs[0] == BSP, "baselines come first"
-    assert len(kept(path, finals=True)) == len(ranks.calls) - trials <= FINALS
-
-
 def test_what_is_slower_than_the_fastest_of_this_run_may_be_dropped(path: Path) -> None:
     ranks = Ranks(raises={20: KeyboardInterrupt})
     run(path, ranks, trials=30)
@@ -140,9 +129,13 @@ def test_a_search_that_was_cut_off_measures_nothing_again(path: Path, stop: int,
     assert first.log == ["start", *closed_here]
     assert [trial.config for trial in kept(path) if trial.evaluation.outcome is not Outcome.INVALID] == first.configs
 
-    finished = run(path, second)
+    def watch(progress: Progress) -> None:
+        assert not progress.waiting, "the first run has let go"
+
+    finished = run(path, second, watch=watch)
     assert finished.entry is not None and not finished.interrupted and finished.progress.resumed == stop
     searched = [*first.configs, *second.configs[: 20 - stop]]
+    assert searched[0] == BSP, "baselines come first"
     assert len(searched) == 20 and max(Counter(searched).values()) == 1
     assert len(second.calls) == 20 - stop + FINALS
 

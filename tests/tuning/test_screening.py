@@ -35,7 +35,8 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._from_files.cache_clear()
 
 
-GOOD = Config({"mode": "pull", "group_m": 1})
+def config(number: int) -> Config:
+    return Config({"mode": "pull", "group_m": number})
 
 
 @pytest.fixture
@@ -50,14 +51,13 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
 
 
 def test_each_way_to_fail_has_its_outcome_and_the_next_config_passes(screen: Screen) -> None:
-    configs = {how: GOOD.replace(group_m=how) for how in (1, 2, 4, 8, 16, 32)}
-    futures = {how: screen.submit(config) for how, config in configs.items()}
-    verdicts = {how: screen.verdict(configs[how], futures[how]) for how in (1, 2, 4, 8, 16, 32)}
+    futures = {how: screen.submit(config(how)) for how in (1, 2, 4, 8, 16, 32)}
+    verdicts = {how: screen.verdict(config(how), future) for how, future in futures.items()}
     assert verdicts[1] is None
     outcomes = {how: verdict.outcome for how, verdict in verdicts.items() if verdict is not None and verdict.reason}
     refused = Outcome.DID_NOT_COMPILE
     assert outcomes == {2: refused, 4: refused, 8: Outcome.OUT_OF_RESOURCES, 16: refused, 32: Outcome.INVALID}
-    assert screen.verdict(GOOD, screen.submit(GOOD)) is None
+    assert screen.verdict(config(1), screen.submit(config(1))) is None
 
 
 SCRIPT = """
@@ -81,10 +81,6 @@ def test_compilers_do_not_run_the_programs_script_again(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     done = run_script(str(script), interpreted=False)
     assert done.stdout.splitlines() == ["the script runs", "verdict None", str(script)], done.stderr
-
-
-def config(number: int) -> Config:
-    return Config({"mode": "pull", "group_m": number})
 
 
 def test_real_kernels_pass_and_kernels_too_large_for_the_device_do_not() -> None:
@@ -115,7 +111,8 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
         good = screen.submit(config(1))
         assert screen.verdict(config(1), good) is None
         screen.submit(config(64))
-        pids = helpers(screen)
+        assert screen._pool is not None
+        pids = [helper._process.pid for helper in screen._pool._helpers]
         assert pids and not any(gone(pid) for pid in pids)
         assert named_semaphores() == before, "nobody would remove them where all processes are killed at once"
     assert all(gone(pid) for pid in pids), "leaving waits for no compiler's end of its job"
@@ -123,11 +120,6 @@ def test_a_compiler_that_takes_too_long_is_ended_and_harms_no_other(monkeypatch:
 
 def named_semaphores() -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/sem.mp-" in line]
-
-
-def helpers(screen: Screen) -> list[int]:
-    """The process ids of its compilers."""
-    return [helper._process.pid for helper in screen._pool._helpers] if screen._pool is not None else []
 
 
 class Controlled:
@@ -147,17 +139,10 @@ class Controlled:
         return found
 
 
-def filled(screen: Any, count: int) -> Ahead:
-    """As many of ``count`` candidates as may be on the way."""
-    candidates = iter([Candidate(config(number), "first") for number in range(count)])
-    ahead = Ahead(screen)
-    ahead.fill(lambda: next(candidates, None))
-    return ahead
-
-
 def test_what_is_compiled_comes_first_and_the_oldest_of_it() -> None:
-    screen = Controlled()
-    ahead = filled(screen, 3)
+    screen: Any = Controlled()
+    ahead, candidates = Ahead(screen), iter([Candidate(config(number), "first") for number in range(3)])
+    ahead.fill(lambda: next(candidates, None))
     refused = Evaluation(Outcome.DID_NOT_COMPILE, "planted")
     screen.futures[config(1)].set_result(refused)
     screen.futures[config(2)].set_result(None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fakes import Bench
+from fakes import LAPTOP, Bench, bench_of
 from typer.testing import CliRunner
 
 import autotune
@@ -22,6 +22,11 @@ from autotune.workloads.tolerance import Error
 
 TOY = Path(__file__).parents[1] / "cli" / "toy_workload.py"
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+@pytest.fixture
+def laptop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    return bench_of(LAPTOP, monkeypatch, tmp_path)
 
 
 def wrong_toy(folder: Path, method: str, body: str) -> str:

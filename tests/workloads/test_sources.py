@@ -1,53 +1,39 @@
-"""Results become stale by a change in any module that a workload's kernels, its operation or the stopwatch import."""
+"""What is told of a workload that is not loaded; results, which a change in any module that it imports makes stale."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import importlib
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_origin
 
 import pytest
 from every_mode import whole
+from test_layers import imported
 
-from autotune.errors import InputError
+from autotune.errors import InputError, UnknownWorkload
 from autotune.task import Task
-from autotune.workloads import sources, workload
-from autotune.workloads.registry import BUILT_IN
+from autotune.workloads import provenance_of, sources, workload
+from autotune.workloads.descriptors import descriptor_of, installed_descriptor, installed_provenance
 from autotune.workloads.sources import DECIDES_NOTHING, NAMES, source_hash
+from autotune.workloads.user_files import BUILT_IN
 
 PACKAGE = Path(__file__).parents[2] / "autotune"
 
 STOPS = {*DECIDES_NOTHING, *(f"{name}.__init__" for name in NAMES)}
 
 
-def file_of(module: str) -> Path | None:
-    """The file of a module of ours; None where the name is that of something in a module."""
-    place = PACKAGE.parent.joinpath(*module.split("."))
-    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
-
-
-@functools.cache
-def imported(file: Path) -> list[Path]:
-    """The files of the modules of ours that a module imports anywhere, and of the packages that they lie in."""
-    found = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == PACKAGE.name:
-                files = [file_of(".".join(parts[:count])) for count in range(2, len(parts) + 1)]
-                found += [each for each in files if each is not None]
-    return found
+def files_of(module: str) -> list[Path]:
+    """Its file, if there is one, and those of the packages that it lies in."""
+    parts = module.split(".")[1:]
+    places = [PACKAGE.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return [file for file in files if file.is_file()]
 
 
 def decides(file: Path) -> bool:
@@ -63,7 +49,8 @@ def closure(name: str) -> set[Path]:
         file = todo.pop()
         if file not in seen:
             seen.add(file)
-            todo += [each for each in imported(file) if decides(each)]
+            modules = [module for _, module in imported(file, PACKAGE.parent)]
+            todo += [each for module in modules for each in files_of(module) if decides(each)]
     return {each for each in seen if not sources.DECLARED.fullmatch(each.relative_to(PACKAGE).as_posix())}
 
 
@@ -209,3 +196,36 @@ def test_what_is_no_module_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(found), "sources", (name,))
         with pytest.raises(InputError, match=f"sources names '{name}'"):
             found.source_hash()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_face_is_that_of_its_workload(name: str) -> None:
+    found, whole = descriptor_of(name.replace("_", "-")), workload(name)
+    assert found == installed_descriptor(name)
+    assert (found.name, found.problem_type) == (whole.name, whole.problem_type) and found.load() is whole
+    assert installed_provenance(name) == provenance_of(whole), (
+        "an entry would be called stale, or served when it is not"
+    )
+
+
+def test_spaces_load_without_kernels() -> None:
+    """A look-up, ``tune list`` and ``tune show`` wait for this."""
+    code = """
+import sys
+from autotune.workloads.descriptors import space_of
+from autotune.workloads.user_files import BUILT_IN
+print(sum(len(space_of(name).modes) for name in BUILT_IN), {"torch", "triton", "optuna"} & {*sys.modules})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{sum(len(workload(name).space.modes) for name in BUILT_IN)} set()\n", done.stderr
+
+
+def test_a_stored_name_loads_no_file_and_may_be_nobodys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise AssertionError('loaded')")
+    for look in (installed_descriptor, installed_provenance):
+        for name in (f"{file}:Mine", "gemm_all_reduc"):
+            with pytest.raises(UnknownWorkload):
+                look(name)
+    with pytest.raises(UnknownWorkload):
+        descriptor_of("gemm_all_reduc")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_mode import ONCE
 from faulty_workload import EVERY_RANK
 from process_ends import gone, left_in_shared_memory, shared_memory
 
@@ -23,7 +24,7 @@ from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks import evaluation
 from autotune.ranks import gang as gang_module
-from autotune.ranks.evaluation import RESTART, MeasurePlan
+from autotune.ranks.evaluation import RESTART
 from autotune.ranks.gang import Gang
 from autotune.task import Task
 from autotune.workloads import registry, workload
@@ -31,7 +32,6 @@ from autotune.workloads import registry, workload
 FILE = Path(__file__).parent / "faulty_workload.py"
 GOOD = Config({"mode": "bsp", "launch": "eager"})
 """The quickest of all; what is tested is not the kernels."""
-ONCE = MeasurePlan(warmup=0, screen=1, iterations=1)
 
 LONGEST_RESTART = 600.0
 """Seconds that a restart may take once the deadline has passed; on a quiet machine it takes one."""

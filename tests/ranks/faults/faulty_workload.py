@@ -133,6 +133,12 @@ def strike(fault: str, operation: Any = None) -> None:
             operation._tensors.c[3, 5] = float("nan")
         case "corrupts memory":
             operation._tensors.a.add_(1.0)  # every rank's next result is wrong
+        case "loses the bias":
+            operation._tensors.c.sub_(operation._tensors.bias)
+        case "loses the last of K":
+            a, b = operation._tensors.a, operation._tensors.b
+            own = operation._tensors.c[dist.get_rank() * len(a) :][: len(a)]
+            own.sub_(a[:, -1:] @ b[-1:])
         case "times out":
             operation.says_it_timed_out = True
         case _:

@@ -5,18 +5,20 @@ All of them, some minutes: ``pytest -m slow tests/ranks/faults``.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_matrix import ENDS, FILE, Case, Sniper, gang_of_victims, survive
+from fault_matrix import ENDS, FILE, GOOD, ONCE, Case, Sniper, gang_of_victims, survive
 from faulty_workload import EVERY_RANK, FAULT_AT_START
 from process_ends import gone
 
 from autotune.errors import GangError
 from autotune.machine import machine
+from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.gang import Gang
 from autotune.task import Task
@@ -95,6 +97,17 @@ def test_what_a_rank_started_dies_with_it(gang: Sniper) -> None:
         patch.setattr(gang, "_log", remember)  # the new rank's log takes the old one's place
         survive(gang, Case("hangs with a child", "check"))
     assert children and all(gone(pid, within=300) for pid in children)
+
+
+@pytest.mark.parametrize("fault", [None, "loses the bias", "loses the last of K"])
+def test_what_little_is_lost_of_a_product_as_deep_as_those_that_are_tuned_is_seen(
+    gang: Sniper, fault: str | None
+) -> None:
+    gang.turn_to(gang.workload, dataclasses.replace(gang.problem, k=28672, bias=True))
+    gang.start()
+    config = GOOD if fault is None else Case(fault, "check", EVERY_RANK).config
+    ended = gang.evaluate(config, 3, ONCE)
+    assert ended.outcome is (Outcome.MEASURED if fault is None else Outcome.WRONG_RESULT), ended
 
 
 QUICK = ["is killed", "exhausts the host"]

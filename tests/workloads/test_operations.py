@@ -1,7 +1,9 @@
-"""An operation with kernels on a rank: the heap it takes and gives back, what it begins with, and its baselines."""
+"""Operations on a rank: memory that they take and give back, inputs in sets; what is of another set is wrong."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,9 @@ import torch
 from autotune.config import Config
 from autotune.machine import H100, INTERPRETED
 from autotune.task import Task
-from autotune.workloads import names, workload
+from autotune.workloads import experts, gemm, names, workload
+from autotune.workloads.input_sets import SETS, Refreshed, poison
+from autotune.workloads.tolerance import Error
 
 SIZES: dict[str, Any] = {"tokens": 3, "hidden": 64, "experts": 2, "top_k": 2, "world_size": 1}
 COMBINE = workload("moe_combine")
@@ -79,3 +83,60 @@ def test_what_is_timed_is_random(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert float((first == 0).double().mean()) < 0.25
         assert len(first.unique()) >= min(100, first.numel() // 2)
         assert float((first != second).double().mean()) > 0.5
+
+
+@pytest.mark.parametrize("module", [gemm, experts])
+def test_a_matrix_of_one_set_with_scales_of_another_is_right_in_none(module: Any) -> None:
+    pairs = list(enumerate(itertools.product(module.FACTORS, module.SCALE_FACTORS)))
+    count = len(module.FACTORS)
+    right = {a * scale for at, (a, scale) in pairs if at // count == at % count}
+    mixed = {a * scale for at, (a, scale) in pairs if at // count != at % count}
+    assert len(right) == count == len(module.SCALE_FACTORS) and not right & mixed
+    assert len(set(module.FACTORS)) == count == len(set(module.SCALE_FACTORS))
+
+
+class Doubling:
+    """An operation whose result is twice its input; ``refresh`` draws both."""
+
+    def __init__(self) -> None:
+        self.x, self.out, self.seeds = torch.zeros(4), torch.zeros(4), list[int]()
+
+    def refresh(self, seed: int) -> None:
+        self.seeds.append(seed)
+        self.x.copy_(torch.rand(4, generator=torch.Generator().manual_seed(seed)))
+        poison(self.out)
+
+    def inputs(self) -> Sequence[torch.Tensor]:
+        return [self.x]
+
+    def outputs(self) -> Sequence[torch.Tensor]:
+        return [self.out]
+
+    def error(self) -> Error:
+        off = float((self.out - 2 * self.x).abs().max())
+        return Error(off, off)
+
+
+def test_sets_that_an_operation_draws_one_by_one_are_put_back_and_judged_each_by_its_own() -> None:
+    operation = Doubling()
+    sets = Refreshed(operation, 5)
+    results = []
+    for number in range(SETS):
+        sets.put(number)
+        results.append((2 * operation.x).clone())
+    assert len(set(operation.seeds)) == sets.count == SETS == 3
+    errors = [[sets.error_of([result], number).overall for result in results] for number in range(SETS)]
+    assert all((errors[i][j] == 0) == (i == j) for i, j in itertools.product(range(SETS), repeat=2))
+    following = Refreshed(Doubling(), 6)
+    assert not set(following._seeds) & set(sets._seeds), "an evaluation's own seeds follow each other"
+
+
+def test_poison_is_what_no_result_is() -> None:
+    tensors = [torch.ones(3, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int32)]
+    for tensor in tensors:
+        poison(tensor)
+    assert all(bool(tensor.isnan().all()) for tensor in tensors[:3])
+    assert tensors[3].tolist() == [-(2**31)] * 3
+    flags = torch.ones(2, dtype=torch.bool)
+    poison(flags)
+    assert flags.tolist() == [True, True]
