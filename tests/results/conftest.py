@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,6 @@ from autotune.tuning import Budget, Effort
 from autotune.workloads import workload
 
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "cache.db") as opened:
-        yield opened
 
 
 def tune_into(store: Store, trials: int = 40, drift: float = 1.0) -> Entry:

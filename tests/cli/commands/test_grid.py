@@ -104,16 +104,14 @@ def test_a_range_over_any_axis_is_searched_at_few_sizes_and_served_whole(
         asked = dataclasses.replace(default, **problem, **dict(zip(along, sizes, strict=True)))
         found = lookup(kind, asked, machine=EIGHT_GPUS)
         assert found.source in ("exact", "range"), (sizes, found.reason)
-    if len(along) == 2:
-        off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus)
-
-
-def off_the_lines_of_a_grid_of_two_dimensions_the_nearest_is_served_and_said(gpus: Bench) -> None:
-    found = gpus.json("lookup", "flash-decode", "--batch", "3", "--kv-len", "3001", "--world-size", "8")
-    entry = found["entry"]["problem"]
-    assert found["source"] == "nearest" and f"nearest is kv_len={entry['kv_len']} batch=" in found["reason"]
-    far = gpus.json("lookup", "flash-decode", "--batch", "64", "--kv-len", "3001", "--world-size", "8")
-    assert far["source"] == "predicted"
+    if len(along) == 2:  # off the lines of a grid of two dimensions the nearest is served, and said
+        near, far = (
+            gpus.json("lookup", "flash-decode", "--batch", batch, "--kv-len", "3001", "--world-size", "8")
+            for batch in ("3", "64")
+        )
+        length = near["entry"]["problem"]["kv_len"]
+        assert near["source"] == "nearest" and f"nearest is kv_len={length} batch=" in near["reason"]
+        assert far["source"] == "predicted"
 
 
 def test_what_is_given_holds_for_every_size(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
