@@ -168,14 +168,8 @@ def test_forwards_are_measured(captured: bool, gpus: Bench, tmp_path: Path, monk
         ({"hidden_size": "wide"}, (), "hidden_size"),
         ({"num_hidden_layers": 2**40}, (), "num_hidden_layers"),
         ({"num_attention_heads": 7}, (), "must divide hidden_size"),
-        ({}, ("--tp", "3"), "8 heads"),
         ({"num_key_value_heads": 3}, (), "3 KV heads"),
-        ({}, ("--tokens", "8..4"), "8..4"),
-        ({}, ("--sequence-parallel-from", "often"), "often"),
         ({"head_dim": 96}, ("--context", "4096"), "96"),
-        ({}, ("--context", "4095"), "--context 4095"),
-        ({}, ("--trials", "5", "--effort", "full", "--seed", "1", "--force"), "--trials, --effort, --seed, --force"),
-        ({}, ("--json",), "--json"),
         ({}, ("--tokens", f"1..{'9' * 5000}"), "--tokens"),
     ],
 )
@@ -297,19 +291,5 @@ def test_of_a_lists_alternatives_one_is_predicted(laptop: Bench, tmp_path: Path)
         (forward,) = laptop.json("model", str(file), "--predict", "--device", "H100")["forwards"]
         sums.append(forward["library"])
     assert 1.9 * sums[0] < sums[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--predict", "--device", "H10"), "known: H100, H200, MI300X, MI350X; did you mean H100?"),
-        (("--predict",), "give --device"),
-        (("--device", "H100"), "--device is for --predict"),
-        (("--predict", "--device", "H100", "--budget", "5m", "--force"), "--force, --budget"),
-        (("--predict", "--device", "H100", "--measure"), "--measure"),
-        (("--predict", "--device", "H100", "--tp", "16"), "8 GPUs"),
-    ],
-)
-def test_wrong_options_of_a_prediction(laptop: Bench, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
-    result = laptop.tune("model", config(tmp_path, num_attention_heads=16), *words)
-    assert result.exit_code == 2 and told in result.stderr and len(result.stderr.splitlines()) == 1
+    of_what = laptop.tune("model", str(file), "--predict")
+    assert of_what.exit_code == 2 and "give --device" in of_what.stderr
