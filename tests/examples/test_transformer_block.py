@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import fakes
 import pytest
 from fakes import LAPTOP, bench_of
-from scripts import run_script
+from scripts import run_on_gpus, run_script
 
 from autotune.db import Store
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "docs/examples/transformer_block.py"
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/transformer_block.py"
 PICTURE = EXAMPLE.with_name("transformer_block_picture.py")
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-
-
-def run_on_gpus(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    return subprocess.run([sys.executable, *TORCHRUN, *words], env=environment, capture_output=True, text=True)
 
 
 def test_the_ways_agree_on_the_problems_that_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
