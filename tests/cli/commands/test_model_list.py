@@ -12,7 +12,6 @@ from fakes import Bench, FakeGang, latency_of
 from model_configs import each_takes, written
 
 from autotune import tuning
-from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
 from autotune.fleet.problem_list import parse_list
@@ -86,9 +85,7 @@ def test_the_host_stands_beside_the_host_and_the_device_beside_the_device(gpus: 
 def test_what_gains_most_is_first_on_a_heap_for_all(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    tune, make_gang = tuning.tune, session.make_gang
-    seconds: dict[int, float] = {}
-    heaps: list[int] = []
+    tune, seconds = tuning.tune, dict[int, float]()
     needed: list[int] = []
 
     def noting(found: Workload, task: Task[Problem], *rest: Any, budget: Budget, **named: Any) -> Result:
@@ -96,18 +93,13 @@ def test_what_gains_most_is_first_on_a_heap_for_all(
         needed.append(found.heap_bytes(task.problem))
         return tune(found, task, *rest, budget=budget, **named)
 
-    def making(found: Workload, task: Task[Problem], heap_bytes: int) -> FakeGang:
-        heaps.append(heap_bytes)
-        return make_gang(found, task, heap_bytes)  # type: ignore[return-value]
-
     monkeypatch.setattr(tuning, "tune", noting)
-    monkeypatch.setattr(session, "make_gang", making)
     clock = SimpleNamespace(monotonic=lambda: sum(seconds.values()))  # each takes all that it may
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
     file = written(tmp_path, ENTRY % (256, 1), ENTRY % (8192, 1), ENTRY % (4096, 1))
     assert gpus.tune("model", file, *QUICK, "--budget", "10m").exit_code == 0
     assert list(seconds) == [8192, 4096, 256] and sum(seconds.values()) == pytest.approx(600, abs=2)
-    assert seconds[8192] > 1.5 * seconds[256] and heaps == [max(needed)]
+    assert seconds[8192] > 1.5 * seconds[256] and gpus.heaps == [max(needed)]
     seconds.clear()
     assert gpus.tune("model", file, *QUICK, "--force").exit_code == 0
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
