@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sample_entries import make_entry
 
-from autotune.db import Entry
+from autotune.db import Entry, Routed
 from autotune.errors import InputError
 from autotune.sharing import read, schema, write
 
@@ -115,8 +115,13 @@ def test_what_would_be_refused_again_is_not_exported(caplog: pytest.LogCaptureFi
     assert "study 7" in told and r"\x1b" in told
 
 
-def test_latencies_under_other_routings_are_checked_too() -> None:
-    text = write([make_entry()])
+def test_latencies_under_other_routings_are_in_the_file() -> None:
+    plain = make_entry()
+    routed = Routed(plain.winner.latency, {"graph": plain.winner.baselines["graph"]})
+    routings = {"zipf 1": routed, "one expert": Routed(plain.winner.latency)}
+    entry = dataclasses.replace(plain, winner=dataclasses.replace(plain.winner, routings=routings))
+    text = write([entry])
+    assert read(text) == [without_study(entry)]
     for place in (("latency", "by_rank"), ("baselines", "graph", "by_rank")):
         told = refusal(changed(text, "entries", 0, "routings", "zipf 1", *place, to=[1.0] * 3))
         assert ".".join(["routings.zipf 1", *place]) in told

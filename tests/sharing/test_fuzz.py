@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, bench_of
+from fakes import EIGHT_GPUS, Bench, bench_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_entries import make_entry
@@ -94,8 +94,14 @@ def sound() -> Any:
     return json.loads(write([make_entry()]))
 
 
+@pytest.fixture
+def imported_into(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "fuzzed.db") as store:
+        yield store
+
+
 @pytest.mark.parametrize("cases", [150, pytest.param(1400, marks=pytest.mark.slow)])
-def test_files(store: Store, cases: int) -> None:
+def test_files(imported_into: Store, cases: int) -> None:
     value = sound()
     ends: dict[str, int] = {"refused": 0, "taken": 0}
 
@@ -109,16 +115,15 @@ def test_files(store: Store, cases: int) -> None:
             ends["refused"] += 1
             return
         with suppress(StoreError):
-            take(store, review(entries, Here.of(store), EIGHT_GPUS, replace=True))
+            take(imported_into, review(entries, Here.of(imported_into), EIGHT_GPUS, replace=True))
             ends["taken"] += 1
-            assert read(write(store.entries())) is not None, "what came in can go out"
+            assert read(write(imported_into.entries())) is not None, "what came in can go out"
 
     fuzz()
     assert ends["refused"] > cases / 14 and ends["taken"] > cases / 14
 
 
-def test_files_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bench = bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
+def test_files_on_the_command_line(gpus: Bench, tmp_path: Path) -> None:
     file, there = tmp_path / "configs.json", tmp_path / "there.db"
 
     @settings(FUZZ, max_examples=20)
@@ -128,10 +133,15 @@ def test_files_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         for old in tmp_path.glob("there.db*"):
             old.unlink()
         words = ["import", str(file), "--db", str(there), "--replace", *(["--dry-run"] if dry else [])]
-        result = bench.tune(*words)
+        result = gpus.tune(*words)
         assert result.exit_code in (0, 1, 2) and "Traceback" not in result.output
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert not HIDDEN.search(result.output.replace("\n", ""))
         assert not there.exists() or (result.exit_code < 2 and not dry), "a bad file stores nothing"
 
     fuzz()
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
