@@ -79,6 +79,7 @@ def test_a_study_under_way_is_not_pushed_aside_unasked(store: Store) -> None:
         (lambda entry: with_problem(entry, depth=3), "depth"),
         (lambda entry: with_problem(entry, bias=None), "in full"),
         (lambda entry: with_problem(entry, world_size=4), "is 4"),
+        (lambda entry: with_problem(entry, **{"a.dtype": "torch.float16"}), "regime graph"),
     ],
 )
 def test_what_is_no_config_is_refused(store: Store, change: Callable[[Entry], Entry], told: str) -> None:
