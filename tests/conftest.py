@@ -141,6 +141,15 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    """An empty one."""
+    from autotune.db import Store
+
+    with Store.open(tmp_path / "cache.db") as opened:
+        yield opened
+
+
 @pytest.fixture(autouse=True)
 def new_files_are_copies(monkeypatch: pytest.MonkeyPatch, empty_file: Path) -> None:
     """A new database of this process is a copy of one that was made as a user's is; in ``tests/db`` each is made."""

@@ -230,10 +230,11 @@ def built(workloads: tuple[str, ...]) -> Any:
 
 @dataclass
 class Bench:
-    """The command, the machine it sees, and the gangs it was given."""
+    """The command, the machine it sees, and the gangs it was given, with the bytes of their heaps."""
 
     machine: Machine
     gangs: list[FakeGang] = field(default_factory=list)
+    heaps: list[int] = field(default_factory=list)
     prepare: Callable[[FakeGang], None] = lambda gang: None
     """Called with every new gang."""
     hook: Hook = lambda gang, config, seed, plan: None
@@ -243,6 +244,7 @@ class Bench:
         gang.hook = self.hook
         self.prepare(gang)
         self.gangs.append(gang)
+        self.heaps.append(heap_bytes)
         return gang
 
     def tune(self, *words: str) -> Ended:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fakes import Bench
 
 from autotune.fleet.problem_list import parse_list
@@ -32,6 +35,19 @@ def config(folder: Path, **changed: Any) -> str:
     file = folder / "config.json"
     file.write_text(json.dumps(values))
     return str(file)
+
+
+def written(folder: Path, *entries: str) -> str:
+    """A list of these problems."""
+    file = folder / "list.yaml"
+    file.write_text(f"problems: [{', '.join(entries)}]")
+    return str(file)
+
+
+def each_takes(seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a command's problems, by the clock of its budget."""
+    clock = SimpleNamespace(monotonic=itertools.count(0, seconds).__next__)
+    monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
 
 
 def listed(bench: Bench, file: str, *words: str) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ from ranks_of_functions import DEADLINE, drivers_connection, kill, start, withou
 from autotune.processes.python import Process
 from autotune.ranks.gang import IMPORTS
 
+ROOT = Path(__file__).parents[1]
 KINDS = ("out", "err")
 GRACE = 30.0
 """Seconds for the other ranks to end once one has failed, before they are killed."""
@@ -63,6 +65,13 @@ def run_script(
         ends = [process.returncode or 0 for process in started]
     failed = [end for end in ends if end]
     return CompletedProcess(words, failed[0] if failed else 0, *printed)
+
+
+def run_on_gpus(*words: str) -> CompletedProcess[str]:
+    """The same by torchrun itself, as two ranks on this machine's GPUs."""
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    return subprocess.run([sys.executable, *torchrun, *words], env=environment, capture_output=True, text=True)
 
 
 def _joined(folder: Path, kind: str, ranks: int) -> str:

@@ -20,7 +20,7 @@ from autotune.search_spaces import Constraint, Space, Task, choices, numbers
 from autotune.timeline import Traced
 from autotune.tuning import Budget, Effort, Progress, Result, tune
 from autotune.tuning.screening import Screen
-from autotune.workloads import Tolerance, Workload
+from autotune.workloads import Workload
 
 EFFORT = Effort(trials=24, screen=3, iterations=9, finalists=2, rounds=2)
 BSP = Config({"mode": "bsp"})
@@ -50,7 +50,6 @@ class SmallWorkload(Workload):
         numbers("unit", 2, 4, 8, 16, 32, 64, 128, 256, modes=("push",)),
         constraints=(Constraint("whole", ("tile", "unit"), _whole_tiles, "a unit holds whole tiles"),),
     )
-    sources = ()
 
     def default_problem(self, machine: Machine, world_size: int) -> SmallProblem:
         return SmallProblem(width=1024, world_size=world_size)
@@ -64,16 +63,7 @@ class SmallWorkload(Workload):
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
         return {"bsp": BSP}
 
-    def tolerance(self, problem: Any) -> Tolerance:
-        return Tolerance(1e-3, 1e-2)
-
-    def heap_bytes(self, problem: Any) -> int:
-        return 1 << 20
-
     def operation(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-    def compile(self, *_: Any) -> Any:
         raise NotImplementedError
 
 

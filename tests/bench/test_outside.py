@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,13 @@ import pytest
 from every_mode import whole
 from fakes import LAPTOP, bench_of
 from listed import LIST
-from scripts import run_script
+from scripts import run_on_gpus, run_script
 
 ROOT = Path(__file__).parents[2]
 FILES = [
     *(ROOT / "bench" / f"{name}.py" for name in ("outside", "outside_cases", "outside_experts", "latencies", "listed")),
     ROOT / "autotune" / "model_runs" / "clock.py",
 ]
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
 def test_it_shares_no_code_with_the_tuner() -> None:
@@ -52,13 +48,6 @@ def tuned(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     done = bench.tune("gemm-reduce-scatter", *words, "--db", str(database))
     assert done.exit_code == 0, done.output
-
-
-def run_on_gpus(*words: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "bench"), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *TORCHRUN, str(FILES[0]), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -116,7 +105,7 @@ def test_a_wrong_result_is_loud(tmp_path: Path) -> None:
 @pytest.mark.gpu(1)
 def test_two_ranks_on_gpus_go_through_all_regimes(tmp_path: Path) -> None:
     """With one GPU the two ranks share it: graphs of ours, plain torch through the host."""
-    done = run_on_gpus("--toy", "--db", str(tmp_path / "none.db"), "--json", str(tmp_path / "rows.json"))
+    done = run_on_gpus(str(FILES[0]), "--toy", "--db", str(tmp_path / "none.db"), "--json", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "rows.json")
     assert {row["table"] for row in rows} == {each.name for each in LIST}

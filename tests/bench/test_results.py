@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import results
 import winners
 from fakes import LAPTOP, bench_of
+from process_ends import gone
 from results import PAGES, Run
 from results_tables import TABLES, Setting
 from results_text import names_on, replaced
@@ -75,17 +75,7 @@ def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     hangs = written(folder, "hangs", child + "pathlib.Path(__file__ + '.pid').write_text(str(p.pid))\ntime.sleep(600)")
     with pytest.raises(Exception, match="not done within"):
         folder.run(hangs, 5.0)
-    assert ended(int((tmp_path / "hangs.py.pid").read_text()))
-
-
-def ended(pid: int) -> bool:
-    """True as soon as the process is gone; a zombie is, for nobody may be left to reap it."""
-    stat = Path(f"/proc/{pid}/stat")
-    for _ in range(600):
-        if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return True
-        time.sleep(0.1)
-    return False
+    assert gone(int((tmp_path / "hangs.py.pid").read_text()), within=60.0)
 
 
 @pytest.fixture

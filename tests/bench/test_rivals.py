@@ -63,10 +63,9 @@ class Operation(rivals.Rivals):
     def __init__(self, rival: Callable[[Any], Callable[[], torch.Tensor]]) -> None:
         self._problem, self._heap = SimpleNamespace(), SimpleNamespace(group=None)
         self.offers = lambda _: {"it": rival}
-        self.refreshed = 0
 
     def refresh(self, seed: int) -> None:
-        self.refreshed += 1
+        pass
 
     def expected(self) -> torch.Tensor:
         return torch.ones(4)

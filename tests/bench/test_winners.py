@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import winners
@@ -14,18 +12,13 @@ import winners
 GRID = ("gemm-all-reduce", "--m", "4,8")
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], code: int) -> None:
-    done = subprocess.CompletedProcess([], code, json.dumps(rows) if rows else "")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
-
-
 def test_ranks_of_rivals_look_the_winner_up_in_the_database_that_the_search_wrote(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without it each rival stood there alone, without its ratio to the winner."""
     database, seen = str(tmp_path / "winners.db"), []
-    rows = [{"latency": {"median": 5.0}}]
-    answering(monkeypatch, rows, 0)
+    done = subprocess.CompletedProcess([], 0, '[{"latency": {"median": 5.0}}]')
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: done)
     monkeypatch.setattr(winners, "measure_rivals", lambda *_: seen.append(os.environ["AUTOTUNE_DB"]))
     monkeypatch.setattr(winners, "table", lambda rows: "")
     monkeypatch.setattr("sys.argv", ["winners.py", *GRID, "--db", database])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_mode import whole
 from fakes import EIGHT_GPUS, Bench, bench_of
 
 from autotune.cli.commands import fleet
@@ -106,12 +107,7 @@ def damaged(folder: Path, table: str, cases: Iterable[tuple[str, str, Any, list[
     return faults
 
 
+@pytest.mark.parametrize("of", [cases_of_make_test, whole(cases)])
 @pytest.mark.parametrize("table", TABLES)
-def test_a_damaged_value_ends_no_command_in_a_traceback(folder: Path, table: str) -> None:
-    assert damaged(folder, table, cases_of_make_test(table)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES)
-def test_no_damaged_value_ends_any_command_in_a_traceback(folder: Path, table: str) -> None:
-    assert damaged(folder, table, cases(table)) == []
+def test_a_damaged_value_ends_no_command_in_a_traceback(folder: Path, table: str, of: Any) -> None:
+    assert damaged(folder, table, of(table)) == []

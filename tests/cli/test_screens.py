@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from fakes import EIGHT_GPUS, LAPTOP, Bench, FakeGang, bench_of
+from model_configs import config
 
 from autotune.outcome import HostOverhead
 from autotune.workloads import registry
@@ -48,7 +49,8 @@ def screen(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "80")
     bench.prepare = with_host if file.stem != "interpreted" else bench.prepare
     lines = file.read_text(encoding="utf-8").splitlines()
-    refused = file.stem == "refusals"
+    if refused := file.stem == "refusals":
+        config(folder, num_attention_heads=16, head_dim=64)
     return "\n".join(_printed(line, bench, folder, refused=refused) for line in lines if line.startswith(PROMPT))
 
 

@@ -10,7 +10,7 @@ from autotune.machine import Machine
 from autotune.problem import Problem, choice, flag, size
 from autotune.search_spaces import Space, choices, numbers
 from autotune.task import Task
-from autotune.workloads import Tolerance, Workload
+from autotune.workloads import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,6 @@ class ToyWorkload(Workload):
     name = "toy_sum"
     problem_type = ToyProblem
     space = Space(choices("mode", "bsp", "push"), numbers("block_m", 16, 32, 64, 128, modes=("push",)))
-    sources = ()
 
     def default_problem(self, machine: Machine, world_size: int) -> ToyProblem:
         return ToyProblem(width=1024, world_size=world_size)
@@ -37,22 +36,10 @@ class ToyWorkload(Workload):
     def default_config(self, task: Task[Any]) -> Config:
         return Config({"mode": "push", "block_m": 16})
 
-    def first_configs(self, task: Task[Any]) -> list[Config]:
-        return [self.default_config(task)]
-
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
         return {"bsp": Config({"mode": "bsp"})}
 
-    def tolerance(self, problem: Any) -> Tolerance:
-        return Tolerance(1e-3, 1e-2)
-
-    def heap_bytes(self, problem: Any) -> int:
-        return 1 << 20
-
     def operation(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-    def compile(self, *_: Any) -> Any:
         raise NotImplementedError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from postgres_server import empty_database, server  # noqa: F401
+from postgres_server import KINDS, empty, empty_database, server  # noqa: F401
 from sqlalchemy import URL
 from studies import as_text, begin
 
@@ -23,14 +23,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache.db"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
     """Of an empty database, once of each kind."""
-    if request.param == "sqlite":
-        yield URL.create("sqlite", database=str(path))
-    else:
-        with request.getfixturevalue("server").new_database() as url:
-            yield url
+    with empty(request, path) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +35,11 @@ def new_files_are_copies() -> None:
     """They are not here: this is where the tables are made."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def store_url(request: pytest.FixtureRequest, path: Path) -> Iterator[URL]:
     """Of an empty store, once on each kind of database."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("empty_file"), path)
-        yield URL.create("sqlite", database=str(path))
-    else:
-        with request.getfixturevalue("server").new_database(request.getfixturevalue("empty_database")) as url:
-            yield url
+    with empty(request, path, tables=True) as found:
+        yield found
 
 
 @pytest.fixture

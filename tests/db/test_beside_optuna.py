@@ -5,17 +5,10 @@ from __future__ import annotations
 import optuna
 from optuna.storages import RDBStorage
 from postgres_server import Server
-from sample import KEY, PROVENANCE, TRIAL, WINNER
-from studies import as_text
+from sample import TRIAL, WINNER
+from studies import as_text, fill
 
 from autotune.db import Store
-
-
-def fill_ours(url: str) -> None:
-    with Store.open(url) as store:
-        study = store.study(KEY, PROVENANCE, seed=1, space_size=9)
-        store.record(study.id, TRIAL)
-        store.finish(study.id, WINNER)
 
 
 def fill_theirs(url: str) -> int:
@@ -33,7 +26,7 @@ def test_a_database_that_optuna_has_made_takes_our_tables_too(server: Server) ->
     with server.new_database() as url:
         text = as_text(url)
         assert fill_theirs(text) == 2
-        fill_ours(text)
+        fill(text, 1)
         assert fill_theirs(text) == 4
         with Store.open(text, create=False) as store:
             assert [entry.winner for entry in store.entries()] == [WINNER] and store.trials(1) == [TRIAL]

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_host import FakeHost
 
 from autotune.doctor import Verdict, examine
 from autotune.doctor.examination import checks
@@ -45,9 +44,3 @@ def test_nothing_ends_the_examination(error: Exception) -> None:
     assert list(findings) == NAMES
     for finding in findings.values():
         assert finding.verdict is Verdict.BROKEN and finding.mend and "\n" not in finding.found
-
-
-def test_one_broken_thing_is_one_finding(nvidia: FakeHost) -> None:
-    nvidia.unreachable = {(0, 1)}
-    wrong = {name for name, finding in examine(nvidia, URL) if finding.verdict is not Verdict.FINE}
-    assert wrong == {"peer access"}

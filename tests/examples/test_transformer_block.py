@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import fakes
 import pytest
-from fakes import LAPTOP, Bench, FakeScreen
-from scripts import run_script
+from fakes import LAPTOP, bench_of
+from scripts import run_on_gpus, run_script
 
-from autotune.cli import session
 from autotune.db import Store
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "docs/examples/transformer_block.py"
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/transformer_block.py"
 PICTURE = EXAMPLE.with_name("transformer_block_picture.py")
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-
-
-def run_on_gpus(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    return subprocess.run([sys.executable, *TORCHRUN, *words], env=environment, capture_output=True, text=True)
 
 
 def test_the_ways_agree_on_the_problems_that_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, database = Bench(LAPTOP), str(tmp_path / "cache.db")
     monkeypatch.setattr(fakes, "BASELINE", 5000.0)  # else the library's way would win, and both ways be the same
-    monkeypatch.setattr(session, "machine", lambda: LAPTOP)
-    monkeypatch.setattr(session, "make_gang", bench.make_gang)
-    monkeypatch.setattr(session, "make_screen", FakeScreen)
+    bench = bench_of(LAPTOP, monkeypatch, tmp_path)
     printed = run_script(str(EXAMPLE), "--tiny", "--print-problems", "--world-size", "2").stdout.splitlines()
     assert len(printed) == 5
     for line in printed:
         _, *words = shlex.split(line)
-        done = bench.tune(*words, "--trials", "1", "--effort", "quick", "--db", database)
+        done = bench.tune(*words, "--trials", "1", "--effort", "quick")
         assert done.exit_code == 0, done.output
-    with Store.open(database) as store:
+    with Store.open() as store:
         assert len(store.entries()) == 2 * 2 + 3, "two batches and two depths; one prompt and three GEMMs"
 
-    monkeypatch.setenv("AUTOTUNE_DB", database)
     done = run_script(str(EXAMPLE), "--tiny", "--json", str(tmp_path / "rows.json"), ranks=2)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]

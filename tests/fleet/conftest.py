@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from postgres_server import empty_database, server  # noqa: F401
+from postgres_server import KINDS, empty, empty_database, server  # noqa: F401
 
 from autotune.fleet import worker
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, path: str) -> Iterator[str]:
     """Of an empty store, once on each kind of database."""
-    if request.param == "sqlite":
-        yield str(tmp_path / "cache.db")
-    else:
-        with request.getfixturevalue("server").new_database(request.getfixturevalue("empty_database")) as found:
-            yield found.render_as_string(hide_password=False)
+    with empty(request, Path(path), tables=True) as found:
+        yield found.render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -87,8 +87,8 @@ def dead_lease() -> Lease:
     return dataclasses.replace(Lease.new(), started="another start")
 
 
-def lease(url: str, found: Asked, by: Lease, machine: Machine = EIGHT_GPUS) -> int:
+def lease(url: str, found: Asked, by: Lease) -> int:
     with Store.open(url) as store:
-        study = begun(store, WORKLOAD, Task(found.problem, machine), found.regime)
+        study = begun(store, WORKLOAD, Task(found.problem, EIGHT_GPUS), found.regime)
         assert store.take_lease(study.id, by) is None
         return study.id

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, begun
-from postgres_server import Server
 from small_fleet import DONE, NOT_MEASURED, WORKLOAD, Host, asked, dead_lease, far_lease, lease, states
 
 import autotune.db.lease as leases
@@ -106,19 +105,6 @@ def test_a_database_that_goes_away_is_no_failure_of_the_problem(path: str) -> No
     host = Host(path, lost)
     assert host.run(asked(16)) == ["waiting"]
     assert host.told[-1].startswith("left: ") and "cannot be reached" in host.told[-1]
-
-
-def test_a_server_that_restarts_is_waited_for(server: Server) -> None:
-    with server.new_database() as url:
-
-        def restart(m: int) -> str:
-            if m == 16:
-                server.stop()
-                threading.Timer(0.5, server.start).start()
-            return DONE
-
-        host = Host(url.render_as_string(hide_password=False), restart)
-        assert host.run(asked(16), asked(32)) == ["done", "done"] and host.started == [16, 32]
 
 
 def test_the_problem_of_a_dead_process_is_taken_over(url: str) -> None:

@@ -58,7 +58,7 @@ def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) 
     interpreted()
     exact = dataclasses.replace(measurement(tmp_path, (3, 8), BF16, model=MIXTURE, kind=ThenWrong), plan=PLAN)
     told: list[Any] = []
-    with pytest.raises(WrongResult):
+    with pytest.raises(WrongResult, match="differ from plain's"):
         told.extend(rows_of(exact, machine()))
     *rows, problems = told
     assert [row["tokens"] for row in rows] == [3, 8] and max(row["error"] for row in rows) < 1e-6
@@ -95,14 +95,6 @@ def test_a_forward_on_gpus(mixture: Mixture | None, tmp_path: Path) -> None:
     model = dataclasses.replace(MODEL, hidden=256, head_dim=64, intermediate=512, mixture=mixture)
     for row in rows_of(measurement(tmp_path, (16, 256), Plan(2, "bf16"), 2, model), machine()):
         assert {name.split()[0] for name in row["us"]} == {"plain", "styles", "fusing"} and not row["not_captured"]
-
-
-@pytest.mark.slow
-def test_a_difference_is_an_error_and_nothing_is_claimed(tmp_path: Path) -> None:
-    interpreted()
-    strict = dataclasses.replace(measurement(tmp_path, (2,)), tolerance=-1.0)
-    with pytest.raises(WrongResult, match="results differ from plain's by .* nothing is claimed"):
-        list(rows_of(strict, machine()))
 
 
 def test_a_failing_rank_ends_all_with_its_error(tmp_path: Path) -> None:

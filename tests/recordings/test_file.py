@@ -37,22 +37,6 @@ def without_rows(values: Any) -> None:
     columns["dimensions"] = {name: [] for name in values["dimensions"]}
 
 
-def without_modes(values: Any) -> None:
-    for place in (values["dimensions"], values["columns"]["dimensions"], values["restriction"]):
-        place.pop("mode", None)
-    for column in values["columns"]["dimensions"].values():
-        del column[1:]
-    for column in values["columns"].values():
-        if isinstance(column, list):
-            del column[1:]
-
-
-def test_a_table_whose_modes_were_cut_out_fits_no_workload(file: Path) -> None:
-    edited(file, without_modes)
-    with pytest.raises(InputError, match="mode"):
-        read(file).space_of(FOUND)
-
-
 def test_a_recording_comes_back_and_writes_the_same_bytes(recording: Recording, tmp_path: Path, file: Path) -> None:
     before, found = recording, read(file)
     assert list(found.evaluations) == list(before.evaluations)

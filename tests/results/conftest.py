@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import EIGHT_GPUS, FakeGang, tune_over
 
 from autotune.db import Entry, Store
-from autotune.machine import Machine
 from autotune.results.study import Study, finished
 from autotune.tuning import Budget, Effort
 from autotune.workloads import workload
@@ -19,22 +17,11 @@ from autotune.workloads import workload
 EFFORT = Effort(trials=60, screen=3, iterations=9, finalists=3, rounds=2)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "cache.db") as opened:
-        yield opened
-
-
-def tune_into(
-    store: Store, machine: Machine = EIGHT_GPUS, trials: int = 40, world_size: int = 8, drift: float = 1.0,
-    **fields: Any,
-) -> Entry:  # fmt: skip
+def tune_into(store: Store, trials: int = 40, drift: float = 1.0) -> Entry:
     found = workload("all_gather_gemm")
-    default = found.default_problem(machine, world_size)
-    problem = type(default).from_dict({**default.as_dict(), **fields})
-    gang = FakeGang(problem)
+    gang = FakeGang(found.default_problem(EIGHT_GPUS, 8))
     gang.drift = drift
-    return tune_over(gang, store, found, Budget(trials), EFFORT, machine).entry
+    return tune_over(gang, store, found, Budget(trials), EFFORT).entry
 
 
 @pytest.fixture

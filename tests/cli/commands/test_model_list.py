@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 from fakes import Bench, FakeGang, latency_of
+from model_configs import each_takes, written
 
 from autotune import tuning
-from autotune.cli import session
 from autotune.config import Config
 from autotune.db import Store
 from autotune.fleet.problem_list import parse_list
@@ -24,10 +23,8 @@ from autotune.workloads import Workload
 
 
 def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Path) -> None:
-    file = tmp_path / "list.yaml"
     entry = "{workload: gemm-all-reduce, m: %s, n: 64, k: 64, world_size: 2, %s}"
-    few, thorough = entry % (4, "trials: 3, seed: 5"), entry % (8, "trials: 4, effort: full")
-    file.write_text(f"problems: [{few}, {thorough}]")
+    file = written(tmp_path, entry % (4, "trials: 3, seed: 5"), entry % (8, "trials: 4, effort: full"))
 
     def searches(*words: str) -> dict[int, tuple[int, int, int]]:
         """By M: trials beside the baseline, seed, and iterations of a config."""
@@ -37,7 +34,7 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
             plans.setdefault(gang.problems[-1].as_dict()["m"], plan.iterations)
 
         laptop.hook = noting
-        assert laptop.tune("model", str(file), "--force", *words).exit_code == 0
+        assert laptop.tune("model", file, "--force", *words).exit_code == 0
         with Store.open() as store:
             newest = {each.key.fields["m"]: each for each in store.studies()}
             tried = {
@@ -53,12 +50,6 @@ def test_a_lists_own_trials_effort_and_seed_are_kept(laptop: Bench, tmp_path: Pa
 
 ENTRY = "{workload: gemm-all-reduce, m: %s, n: 4096, k: 4096, world_size: 2, calls: %s}"
 QUICK = ("--trials", "3", "--effort", "quick")
-
-
-def written(folder: Path, *entries: str) -> str:
-    file = folder / "list.yaml"
-    file.write_text(f"problems: [{', '.join(entries)}]")
-    return str(file)
 
 
 def test_what_fails_is_named_and_counts_as_its_roofline(gpus: Bench, tmp_path: Path) -> None:
@@ -94,9 +85,7 @@ def test_the_host_stands_beside_the_host_and_the_device_beside_the_device(gpus: 
 def test_what_gains_most_is_first_on_a_heap_for_all(
     gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    tune, make_gang = tuning.tune, session.make_gang
-    seconds: dict[int, float] = {}
-    heaps: list[int] = []
+    tune, seconds = tuning.tune, dict[int, float]()
     needed: list[int] = []
 
     def noting(found: Workload, task: Task[Problem], *rest: Any, budget: Budget, **named: Any) -> Result:
@@ -104,18 +93,13 @@ def test_what_gains_most_is_first_on_a_heap_for_all(
         needed.append(found.heap_bytes(task.problem))
         return tune(found, task, *rest, budget=budget, **named)
 
-    def making(found: Workload, task: Task[Problem], heap_bytes: int) -> FakeGang:
-        heaps.append(heap_bytes)
-        return make_gang(found, task, heap_bytes)  # type: ignore[return-value]
-
     monkeypatch.setattr(tuning, "tune", noting)
-    monkeypatch.setattr(session, "make_gang", making)
     clock = SimpleNamespace(monotonic=lambda: sum(seconds.values()))  # each takes all that it may
     monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
     file = written(tmp_path, ENTRY % (256, 1), ENTRY % (8192, 1), ENTRY % (4096, 1))
     assert gpus.tune("model", file, *QUICK, "--budget", "10m").exit_code == 0
     assert list(seconds) == [8192, 4096, 256] and sum(seconds.values()) == pytest.approx(600, abs=2)
-    assert seconds[8192] > 1.5 * seconds[256] and heaps == [max(needed)]
+    assert seconds[8192] > 1.5 * seconds[256] and gpus.heaps == [max(needed)]
     seconds.clear()
     assert gpus.tune("model", file, *QUICK, "--force").exit_code == 0
     assert list(seconds) == [8192, 4096, 256], "without a budget for all, too"
@@ -143,11 +127,10 @@ def test_what_a_list_does_not_take(
 OPERATORS = ("gemm-all-reduce", "gemm-all-reduce-norm", "all-reduce-norm")
 
 
-def a_place(folder: Path, name: str = "mlp") -> str:
-    sizes = "m: 16, n: 4096, world_size: 2, calls: 3"
-    return written(
-        folder, *(f"{{workload: {each}, {sizes}, place: {name}{', k: 4096' * ('gemm' in each)}}}" for each in OPERATORS)
-    )
+def a_place(folder: Path, *others: str) -> str:
+    sizes = "m: 16, n: 4096, world_size: 2, calls: 3, place: mlp"
+    ways = (f"{{workload: {each}, {sizes}{', k: 4096' * ('gemm' in each)}}}" for each in OPERATORS)
+    return written(folder, *others, *ways)
 
 
 def saving(gang: FakeGang, config: Config, seed: int, plan: Any) -> Evaluation:
@@ -181,10 +164,8 @@ def test_of_alternatives_the_best_alone_is_searched_and_counted(gpus: Bench, tmp
 
 def test_what_is_called_alone_is_searched_beside_its_alternatives(gpus: Bench, tmp_path: Path) -> None:
     gpus.hook = saving
-    file = Path(a_place(tmp_path))
-    alone = "  - {workload: gemm-all-reduce, m: 16, n: 4096, k: 4096, world_size: 2}"
-    file.write_text(file.read_text().replace("problems: [", "problems: [" + alone.strip(" -") + ", "))
-    assert gpus.tune("model", str(file), *QUICK).exit_code == 0
+    file = a_place(tmp_path, "{workload: gemm-all-reduce, m: 16, n: 4096, k: 4096, world_size: 2}")
+    assert gpus.tune("model", file, *QUICK).exit_code == 0
     with Store.open() as store:
         assert {entry.key.workload for entry in store.entries() if not entry.winner.verified} == {
             "gemm_all_reduce", "gemm_all_reduce_norm",
@@ -202,8 +183,7 @@ def test_interrupted_among_alternatives_it_continues(gpus: Bench, tmp_path: Path
 
 
 def test_a_short_budget_is_not_for_alternatives(gpus: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(monotonic=itertools.count(0, 4).__next__)  # each takes four seconds
-    monkeypatch.setattr("autotune.cli.commands.model_job.time", clock)
+    each_takes(4, monkeypatch)
     gpus.hook = saving
     file = a_place(tmp_path)
     found = gpus.json("model", file, "--effort", "quick", "--budget", "14s", "--trials", "3")

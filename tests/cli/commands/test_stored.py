@@ -38,10 +38,10 @@ def kernel(laptop: Bench, tuned: Path, tmp_path: Path, monkeypatch: pytest.Monke
     return laptop
 
 
-def launched(clock: Clock, n: int, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+def launched(clock: Clock, n: int, **options: Any) -> Any:
     decorated = autotune.autotune(**{"configs": SIZES, "key": ["n"], "do_bench": clock, **options})(copy())
     decorated.forget()
-    out, x = (each.to(dtype) for each in tensors(n))
+    out, x = tensors(n)
     decorated[grid](out, x, n)
     torch.testing.assert_close(out, x)
     (found,) = decorated.decisions.values()

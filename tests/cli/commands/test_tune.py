@@ -8,6 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 from fakes import Bench, push_of
+from model_configs import config
 
 from autotune.db import Lease, Store
 from autotune.machine import H100
@@ -52,13 +53,10 @@ def test_no_command_gives_the_interpreter_days_of_work(laptop: Bench, tmp_path: 
     options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     problems = {"problems": [{"workload": "all-gather-gemm", "world_size": 2, **sizes}]}
     (tmp_path / "problems.yaml").write_text(json.dumps(problems))
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
-                    "num_attention_heads": 64})
-    )  # fmt: skip
+    model = config(tmp_path, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64)
     words = {
         "record": [*options, "--values", "mode=pull", "--out", str(tmp_path / "table.json.gz")],
-        "model": [str(tmp_path / "config.json"), "--tp", "2", "--tokens", "4096"],
+        "model": [model, "--tp", "2", "--tokens", "4096"],
         "fleet": [str(tmp_path / "problems.yaml")],
     }.get(command, options)
     result = laptop.tune(command, *(["all-gather-gemm"] if words[0] == "--m" else []), *words)

@@ -66,13 +66,6 @@ def test_waiting_for_another_writer_has_an_end(database: URL, monkeypatch: pytes
     other.dispose()
 
 
-def test_a_connection_that_the_server_dropped_is_made_again(server: postgres_server.Server, database: URL) -> None:
-    with Store.open(str(database)) as store:
-        study = store.study(KEY, PROVENANCE, seed=1, space_size=1)
-        server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-        assert store.studies() == [study]
-
-
 def test_a_read_only_database_is_read_but_not_written(server: postgres_server.Server, database: URL) -> None:
     with Store.open(str(database)) as store:
         store.finish(store.study(KEY, PROVENANCE, seed=1, space_size=1).id, WINNER)

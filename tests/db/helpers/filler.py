@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from writer import KEY, PROVENANCE
+from sample import KEY, PROVENANCE
 
 from autotune.config import Config
 from autotune.db import Store, TrialRecord

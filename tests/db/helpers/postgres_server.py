@@ -116,6 +116,22 @@ def empty_database(server: Server) -> Iterator[str]:
         yield str(url.database)
 
 
+KINDS = ("sqlite", "postgresql")
+
+
+@contextmanager
+def empty(request: pytest.FixtureRequest, file: Path, *, tables: bool = False) -> Iterator[URL]:
+    """The URL of an empty database of the kind that the fixture was asked for, bare or with a store's tables."""
+    if request.param == "sqlite":
+        if tables:
+            shutil.copy(request.getfixturevalue("empty_file"), file)
+        yield URL.create("sqlite", database=str(file))
+    else:
+        template = request.getfixturevalue("empty_database") if tables else "template1"
+        with request.getfixturevalue("server").new_database(template) as found:
+            yield found
+
+
 def _options(folder: Path) -> str:
     return f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
 

@@ -17,7 +17,7 @@ def begin(store: Store, key: CacheKey = KEY, provenance: Provenance = PROVENANCE
     return store.study(key, provenance, seed=11, space_size=5832)
 
 
-def fill(path: Path, trials: int) -> None:
+def fill(path: str | Path, trials: int) -> None:
     """A database with a finished study."""
     with Store.open(path) as store:
         study = begin(store)

@@ -6,14 +6,12 @@ it records, it says the number of each trial that ``record`` has returned from.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
-from autotune.config import Config
-from autotune.db import CacheKey, Provenance, Store, TrialRecord
-from autotune.outcome import Evaluation, Latency, Outcome
+from sample import KEY, PROVENANCE, TRIAL
 
-KEY = CacheKey("gemm", '{"m":64}', 2, "cpu-interpreter", "cpu", "shared-memory")
-PROVENANCE = Provenance("abc", "f00d", "3.6.0", "", "2.11.0", "")
+from autotune.db import Store
 
 
 def main() -> None:
@@ -27,9 +25,7 @@ def main() -> None:
         with Store.open(place) as store:
             study = store.study(KEY, PROVENANCE, seed=0, space_size=1)
             for number in range(trials):
-                latency = Latency(1.0 + number, 1.0, 2.0, 0.5, 10, (1.0, 2.0))
-                evaluation = Evaluation(Outcome.MEASURED, latency=latency)
-                store.record(study.id, TrialRecord(Config({"number": number}), evaluation, number=number))
+                store.record(study.id, dataclasses.replace(TRIAL, number=number))
                 driver.send(str(number))
         driver.send("done")
 
