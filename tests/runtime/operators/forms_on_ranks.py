@@ -15,8 +15,8 @@ import autotune
 from autotune.errors import AutotuneError
 
 SAMPLE = {
-    "gather several", "gather 1 with A", "symm_mem gather 2 2", "scatter 2 avg residual", "reduce 2 avg",
-    "refused out 0 avg",
+    "gather several", "gather 1 with A", "symm_mem gather 2 2", "symm_mem scatter 0 sum", "scatter 2 avg residual",
+    "reduce 2 avg", "refused out 0 avg",
 }  # fmt: skip
 """Forms that a sample compiles, which takes longest, and of whose gradients it takes gradients."""
 
