@@ -104,14 +104,11 @@ def _logs(folder: Path, world_size: int) -> str:
     return "\n".join((folder / f"log{rank}").read_text()[-1500:] for rank in range(world_size))
 
 
-def _main() -> None:
-    import importlib.util
-
+def join(rank: int, world_size: int, folder: str, *, gpu: bool, seconds: float = DEADLINE) -> None:
+    """Make this process a rank of those that meet in the folder."""
     import torch
     import torch.distributed as dist
 
-    with drivers_connection() as driver:
-        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
     # More ranks than GPUs take turns on them, which NCCL does not; so there the library's collectives are missing.
     alone = gpu and world_size <= torch.cuda.device_count()
     if gpu:
@@ -124,6 +121,16 @@ def _main() -> None:
         timeout=timedelta(seconds=seconds),
         device_id=torch.device("cuda", rank) if alone else None,
     )
+
+
+def _main() -> None:
+    import importlib.util
+
+    import torch.distributed as dist
+
+    with drivers_connection() as driver:
+        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
+    join(rank, world_size, folder, gpu=gpu, seconds=seconds)
     spec = importlib.util.spec_from_file_location("functions", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["functions"] = module
