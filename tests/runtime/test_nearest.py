@@ -34,6 +34,10 @@ def number_of(entry: Entry | None) -> int | None:
     return None if entry is None else entry.winner.config.integer("number")
 
 
+def is_size(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1 << 63
+
+
 def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[str], refused: set[int]) -> int | None:
     """The rule, written down once more in the plainest way."""
     wanted = json.loads(key.problem)
@@ -43,13 +47,13 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
         problem = json.loads(entry.key.problem)
         if entry.provenance != TODAY or set(key.differences(entry.key)) - set(free):
             continue
-        sizes = [problem.get(name) for name in free] + [wanted.get(name) for name in free]
-        if any(isinstance(size, bool | str | None) or not 0 < size < 1 << 63 for size in sizes):
-            continue
-        for name in free:
+        sizes = [name for name in free if is_size(problem.get(name)) and is_size(wanted.get(name))]
+        for name in sizes:
             alike = {**problem, name: 0} == {**wanted, name: 0}
             if alike and isinstance(problem[name], int) and isinstance(wanted[name], int):
                 along.setdefault(name, []).append((problem[name], entry.key.problem, number_of(entry)))
+        if sizes != list(free):
+            continue
         ratios = [problem[name] / wanted[name] for name in free]
         if all(0.5 <= ratio <= 2 for ratio in ratios):
             distance = sum(abs(math.log2(ratio)) for ratio in ratios)
@@ -68,17 +72,19 @@ def by_looking_at_all(entries: Sequence[Entry], key: CacheKey, free: Sequence[st
 
 
 def random_tables(rng: random.Random, free: int, count: int) -> Iterator[tuple[list[Entry], dict[str, Any], set[int]]]:
-    sizes: list[Any] = [*range(1, 40), 64, 96, 100, 128, 192, 2.5, 4.0, 0, -1, 10**400, True, "many"]
-    weights = [20] * (len(sizes) - 7) + [2] * 7
+    sizes: list[Any] = [*range(1, 40), 64, 96, 100, 128, 192, 2.5, 4.0]
+    odd = [0, -1, 10**400, 10**400 + 1, True, "many"]
+    weights = [2] * len(sizes) + [5] * len(odd)
     names = ["m", "batch"][:free]
 
     def problem() -> dict[str, Any]:
-        drawn = dict(zip(names, rng.choices(sizes, weights, k=free), strict=True))
+        drawn = dict(zip(names, rng.choices(sizes + odd, weights, k=free), strict=True))
         return {**drawn, "n": rng.choice([64, 64, 64, 128]), "dtype": rng.choice(["bf16", "bf16", "fp16"])}
 
     for _ in range(count):
         wanted = problem()
-        distinct = {(key_of(p).problem, rng.random() < 0.1): p for p in (problem() for _ in range(rng.randrange(40)))}
+        drawn = [*(problem() for _ in range(rng.randrange(40))), *[wanted] * rng.randrange(3)]
+        distinct = {(key_of(p).problem, rng.random() < 0.2): p for p in rng.sample(drawn, len(drawn))}
         table = [
             entry_of(number, each, YESTERDAY if stale else TODAY)
             for number, ((_, stale), each) in enumerate(distinct.items())
