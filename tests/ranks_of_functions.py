@@ -31,10 +31,11 @@ class RankDied(Exception):
 
 
 def run_ranks(
-    file: str, function: str, world_size: int, folder: Path, *, gpu: bool | str = False, argument: Any = None,
-    seconds: float = DEADLINE,
+    file: str, function: str | list[str], world_size: int, folder: Path, *, gpu: bool | str = False,
+    argument: Any = None, seconds: float = DEADLINE,
 ) -> list[Any]:  # fmt: skip
-    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest.
+    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest. Of several
+    functions there are a rank's answers by name.
 
     ``gpu``: each on a GPU of its own, or, with ``one``, all on the first one; they take turns.
     """
@@ -135,8 +136,9 @@ def _main() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["functions"] = module
     spec.loader.exec_module(module)
-    answer = getattr(module, function)(argument)
-    Path(folder, f"answer{rank}").write_text(json.dumps(answer))
+    several = isinstance(function, list)
+    answers = {name: getattr(module, name)(argument) for name in (function if several else [function])}
+    Path(folder, f"answer{rank}").write_text(json.dumps(answers if several else answers[function]))
     dist.barrier()
     os._exit(0)
 

@@ -170,17 +170,6 @@ def test_every_field_of_the_provenance_makes_an_entry_stale(database: Path, fiel
     assert look(database, m=2048).source == "predicted", "nor is it near anything"
 
 
-def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path) -> None:
-    study = keep(database, tuned(4))
-    with Store.open(database) as store:
-        store.forget(study)
-    keep(database, tuned(2), finish=False)
-    assert look(database).config == tuned(4)
-    keep(database, tuned(2))
-    forget_lookups()
-    assert look(database).config == tuned(2)
-
-
 @pytest.mark.parametrize("fields", [{}, {"device": "NVIDIA H100"}, {"interconnect": "pcie"}], ids=str)
 def test_machines_share_a_database_and_nothing_else(database: Path, fields: dict[str, Any]) -> None:
     other = dataclasses.replace(EIGHT_GPUS, **fields) if fields else LAPTOP

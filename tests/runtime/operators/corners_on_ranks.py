@@ -31,11 +31,6 @@ STALE = 0x0000_0001_0000_0001
 """As int32 a counter that has been signalled once, as int64 a word for the first launch."""
 
 
-def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    url, names = arguments
-    return {name: globals()[name](url) for name in names}
-
-
 def used_memory(url: str) -> dict[str, float]:
     """Errors of first calls on memory that holds what such kernels wait for; the last rank comes late."""
     errors = {}

@@ -26,7 +26,7 @@ NAMES = [*RIGHT, "one_ranks_errors", "written", "overlaps", *ENDS]
 @pytest.fixture(scope="module", params=EVERYWHERE)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
-    answers = run_ranks(ON_RANKS, "several", 2, folder, gpu=request.param, argument=(url(folder), NAMES))
+    answers = run_ranks(ON_RANKS, NAMES, 2, folder, gpu=request.param, argument=url(folder))
     return {name: [answer[name] for answer in answers] for name in NAMES}
 
 

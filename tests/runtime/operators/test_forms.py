@@ -16,7 +16,7 @@ FORMS: dict[str, dict[str, int]] = {
         "ragged": 2 * 4 + 3,
     },
     "epilogues": {
-        "quantised": 1 + GATHER, "residual": 2, "several": 2, "gathered": 2 * (GATHER - 1) + 1,
+        "quantised": 1 + GATHER, "residual": 2, "several": 1, "gathered": 2 * (GATHER - 1) + 1,
         "gathered_bits": GATHER, "infinite": SCATTER + REDUCE,
     },
     "torch_modes": {
