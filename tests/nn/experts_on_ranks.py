@@ -33,13 +33,16 @@ class Whole:
         for expert in range(EXPERTS):
             *place, choice = (ids == expert).nonzero(as_tuple=True)
             token = tuple(place)
-            gate, up = (x[token].double() @ self.gate_up_proj[expert].double().T).chunk(2, -1)
-            product = (F.silu(gate) * up) @ self.down_proj[expert].double().T
+            product = self.of(expert, x[token].double())
             found.index_put_(token, product * gates[(*token, choice)].double()[..., None], accumulate=True)
         return found
 
+    def of(self, expert: int, x: Tensor) -> Tensor:
+        gate, up = (x @ self.gate_up_proj[expert].double().T).chunk(2, -1)
+        return (F.silu(gate) * up) @ self.down_proj[expert].double().T
 
-class Clamped:
+
+class Clamped(Whole):
     """The same of gpt-oss' experts, whose weights lie the other way round and have biases; some gates are clamped."""
 
     def __init__(self, device: torch.device) -> None:
@@ -52,16 +55,11 @@ class Clamped:
         self.gate_up_proj_bias = made(EXPERTS, 2 * WIDTH)
         self.down_proj, self.down_proj_bias = made(EXPERTS, WIDTH, HIDDEN) * WIDTH**-0.5, made(EXPERTS, HIDDEN)
 
-    def __call__(self, x: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        found = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-        for expert in range(EXPERTS):
-            token, choice = (ids == expert).nonzero(as_tuple=True)
-            product = x[token].double() @ self.gate_up_proj[expert].double() + self.gate_up_proj_bias[expert]
-            gate, up = product[:, 0::2].clamp(max=7.0), product[:, 1::2].clamp(-7.0, 7.0)
-            of_expert = (up + 1) * gate * torch.sigmoid(1.702 * gate) @ self.down_proj[expert].double()
-            weighted = (of_expert + self.down_proj_bias[expert]) * gates[token, choice].double()[:, None]
-            found.index_add_(0, token, weighted)
-        return found
+    def of(self, expert: int, x: Tensor) -> Tensor:
+        product = x @ self.gate_up_proj[expert].double() + self.gate_up_proj_bias[expert]
+        gate, up = product[:, 0::2].clamp(max=7.0), product[:, 1::2].clamp(-7.0, 7.0)
+        out = (up + 1) * gate * torch.sigmoid(1.702 * gate) @ self.down_proj[expert].double()
+        return out + self.down_proj_bias[expert]
 
 
 def drawn(seed: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,9 +17,12 @@ from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
 
 import autotune
+from autotune.model_runs.layers import Layers, Mlp, plan
+from autotune.models.architecture import Architecture, Biases
 
 Tensor = torch.Tensor
 BATCH, TOKENS, HIDDEN = 2, 8, 32
+DECODER = Architecture("llama", 1, HIDDEN, 4, 4, 8, 48, 24, Biases(mlp=True), None)
 
 
 def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
@@ -33,24 +36,11 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
             "made": made(context), "keeping": keeping(context), "handed on": handed_on(context)}  # fmt: skip
 
 
-class Mlp(nn.Module):
-    """Gate and up, column-parallel; down, row-parallel."""
-
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.gate, self.up = nn.Linear(HIDDEN, 48, bias), nn.Linear(HIDDEN, 48, bias)
-        self.down = nn.Linear(48, HIDDEN, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
-
-
 def modules(context: autotune.Context) -> dict[str, float]:
     """Differences of an MLP of our modules from the whole one: results, gradients of the input and of all weights."""
     torch.manual_seed(1)
     device = context.heap.device
-    plain = Mlp().to(device)
+    plain = Mlp(DECODER, separate=True).to(device)
     x = torch.randn(BATCH, TOKENS, HIDDEN, device=device, requires_grad=True)
     weights = torch.randn(BATCH, TOKENS, HIDDEN, device=device)
     right = plain(x)
@@ -58,7 +48,7 @@ def modules(context: autotune.Context) -> dict[str, float]:
     found = {}
     for dim in (None, 0, 1):
         options = {"sequence_dim": dim}
-        ours = Mlp().to(device)
+        ours = Mlp(DECODER, separate=True).to(device)
         ours.gate = autotune.nn.ColumnParallelLinear.from_linear(plain.gate, context, **options)  # type: ignore[assignment]
         shard = nn.Linear(HIDDEN, 48 // dist.get_world_size()).to(device)
         shard.load_state_dict({name: part(each, 0).detach() for name, each in plain.up.state_dict().items()})
@@ -80,56 +70,30 @@ def modules(context: autotune.Context) -> dict[str, float]:
     return found
 
 
-class Attention(nn.Module):
-    """Four heads, however many of them this rank has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, _ = x.shape
-        q, k, v = (each(x).view(batch, tokens, -1, 8).transpose(1, 2) for each in (self.wq, self.wk, self.wv))
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.wo(heads.transpose(1, 2).reshape(batch, tokens, -1))
-        return out
-
-
-class Block(nn.Module):
-    """A transformer's block between an embedding and a head."""
+class Decoder(nn.Module):
+    """A layer between an embedding and a head."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(24, HIDDEN), nn.Linear(HIDDEN, 24, bias=False)
-        self.attention, self.mlp = Attention(), Mlp()
-        self.norm, self.mlp_norm, self.last_norm = (nn.RMSNorm(HIDDEN) for _ in range(3))
+        self.decoder, self.norm = Layers(DECODER, dist.get_world_size(), separate=True), nn.RMSNorm(HIDDEN)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        x = x + self.attention(self.norm(x))
-        x = x + self.mlp(self.mlp_norm(x))
-        out: Tensor = self.head(self.last_norm(x))
+        out: Tensor = self.head(self.norm(self.decoder(self.embedding(tokens))))
         return out
 
 
 def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
     """Torch's own: with replicated activations, and sequence parallel as in its tutorial."""
     col, row = theirs.ColwiseParallel, theirs.RowwiseParallel
-    shared = {
-        **{f"attention.{name}": col() for name in ("wq", "wk", "wv")}, "mlp.gate": col(), "mlp.up": col(),
-    }  # fmt: skip
-    prepared = theirs.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    replicated, sharded = (plan(True, in_sequence, "decoder.layers.*.") for in_sequence in (False, True))
     return {
         "replicated": {
-            **shared, "attention.wo": row(), "mlp.down": row(), "embedding": row(input_layouts=Replicate()),
-            "head": col(output_layouts=Replicate()),
+            **replicated, "embedding": row(input_layouts=Replicate()), "head": col(output_layouts=Replicate()),
         },
         "sequence parallel": {
-            **shared, "attention": prepared, "mlp": prepared,
-            "attention.wo": row(output_layouts=Shard(1)), "mlp.down": row(output_layouts=Shard(1)),
-            **{name: theirs.SequenceParallel() for name in ("norm", "mlp_norm", "last_norm")},
-            "embedding": row(input_layouts=Replicate(), output_layouts=Shard(1)),
-            "head": col(input_layouts=Shard(1), output_layouts=Replicate()),
+            **sharded, "embedding": row(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": theirs.SequenceParallel(), "head": col(input_layouts=Shard(1), output_layouts=Replicate()),
         },
     }  # fmt: skip
 
@@ -139,20 +103,22 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
-    plain = Block().to(device)
+    plain = Decoder().to(device)
     tokens = torch.randint(0, 24, (BATCH, TOKENS), device=device)
     found = {}
 
     def compile_it(model: Any) -> None:
-        (model.mlp if sample else model).compile(backend="inductor" if device.type == "cuda" else "aot_eager")
+        (model.decoder.layers[0].mlp if sample else model).compile(
+            backend="inductor" if device.type == "cuda" else "aot_eager"
+        )
 
-    for name, plan in plans().items():
-        right = parallelize_module(copy.deepcopy(plain), mesh, plan)
+    for name, given in plans().items():
+        right = parallelize_module(copy.deepcopy(plain), mesh, given)
         wanted = right(tokens)
         F.cross_entropy(wanted.flatten(0, 1), tokens.flatten()).backward()
         in_sequence = name == "sequence parallel"
         for share in (False, True)[: 1 + in_sequence]:
-            ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(plan, context, share_gather=share))
+            ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(given, context, share_gather=share))
             assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
                 n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
             }
