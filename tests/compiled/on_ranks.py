@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, drawn, gather, reduce
+from cases import CASES, DECODER, K, N, drawn, gather, reduce
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
-from toy_layers import DECODER, Layer
+from torch.nn import Linear, Module, Sequential
 
 import autotune
 from autotune.compiled.decisions import Table
@@ -183,6 +184,27 @@ def layers(arguments: tuple[str, list[str]]) -> dict[str, Any]:
             "grown": {name: grown(context, name) for name in GROWN[1:]},
             "free": {name: free(context, name) for name in FREE[1:]},
         }
+
+
+class Layer(Module):
+    """An MLP as DTensor runs it with sequence parallelism; without, its sum is on every rank."""
+
+    def __init__(self, *, sequence_parallel: bool, bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.mlp = Sequential(Linear(2 * K, 2 * N, bias=bias), torch.nn.SiLU(), Linear(2 * N, 2 * K, bias=bias))
+        self.sequence_parallel = sequence_parallel
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mlp(x * 1.5) + 1
+
+    def parallel(self) -> Layer:
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        up, down = ColwiseParallel(), RowwiseParallel()
+        if self.sequence_parallel:
+            up, down = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_layouts=Shard(1))
+        parallelize_module(self, mesh, {"mlp.0": up, "mlp.2": down})
+        return self
 
 
 def layer(context: autotune.Context, kind: str) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, K, N
+from cases import CASES, DECODER, K, N
 from fakes import latency_of
 from ranks_of_functions import run_ranks
 from scripts import run_script
-from toy_layers import DECODER
 
 from autotune.db import CacheKey, Provenance, Store, Winner
 from autotune.fleet.problem_list import parse_list
