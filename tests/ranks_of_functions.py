@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -94,6 +95,17 @@ def drivers_connection() -> Connection:
     """In a rank's process: the connection to the driver, with which it dies."""
     die_with_parent(int(sys.argv[2]))
     return Connection(int(sys.argv[1]))
+
+
+@contextlib.contextmanager
+def warnings_told() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("autotune").addHandler(handler)
+    yield told
+    logging.getLogger("autotune").removeHandler(handler)
 
 
 def held() -> dict[str, int]:

@@ -143,6 +143,24 @@ def error(out: torch.Tensor, reference: torch.Tensor) -> float:
     return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
 
 
+def difference(made: Any, wanted: Any) -> float:
+    """The largest relative difference of one result or several; infinite where shapes, types or strides differ."""
+    if made is None or wanted is None:
+        return 0.0 if made is wanted else float("inf")
+    if isinstance(wanted, (list, tuple)):
+        return max(difference(*pair) for pair in zip(made, wanted, strict=True))
+    if (made.shape, made.dtype, made.stride()) != (wanted.shape, wanted.dtype, wanted.stride()):
+        return float("inf")
+    return float((made.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6))
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16, same: bool = False) -> torch.Tensor:
+    """Other numbers on each rank, or the same on all."""
+    generator = torch.Generator().manual_seed(1000 * seed + (0 if same else dist.get_rank()))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.randn(shape, generator=generator).to(device, dtype)
+
+
 def listed(results: Any) -> list[torch.Tensor]:
     """One result or several, in whatever they come."""
     if isinstance(results, torch.Tensor):

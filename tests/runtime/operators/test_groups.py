@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP, MODES, WORST, configs, error, said, url
+from calls import HEAP, MODES, WORST, configs, difference, error, normal, said, url
 from ranks_of_functions import run_ranks
 from torch.distributed._symmetric_memory import (
     _fused_all_gather_scaled_matmul_fallback,
@@ -58,8 +58,7 @@ def test_torchs_signatures_give_torchs_results_in_fp8(tmp_path: Path, gpu: str) 
         assert found.pop("asked") == [[operator, "fp16", True] for operator in operators]
         assert found.pop("oldest") is True
         assert len(found) == 20 + 7, sorted(found)
-        wrong = {name: each for name, each in found.items() if not isinstance(each, float) or each >= WORST}
-        assert not wrong
+        assert max(found.values()) < 2e-2, found
 
 
 @pytest.mark.parametrize(
@@ -79,11 +78,6 @@ def test_arguments_are_torchs_in_name_and_order(name: str) -> None:
 
 DEPTH = 64
 COLUMNS = 32
-
-
-def normal(seed: int, *shape: int) -> torch.Tensor:
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(100 * seed + dist.get_rank())).bfloat16()
-    return drawn.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def of_all(tensor: torch.Tensor, group: Any) -> list[torch.Tensor]:
@@ -161,15 +155,6 @@ def as_torch(url: str) -> dict[str, Any]:
     return found
 
 
-def _differ(found: dict[str, Any], name: str, ours: Any, theirs: Any) -> None:
-    """Keeps the error of one result, or a word if its form is another one."""
-    if (ours is None) != (theirs is None):
-        found[name] = "one of them is None"
-    elif ours is not None:
-        same = ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
-        found[name] = error(ours, theirs.float()) if same else f"{ours.stride()} and {theirs.stride()}"
-
-
 def _fp8(group: Any, found: dict[str, Any]) -> None:
     world, rank = dist.get_world_size(), dist.get_rank()
     a = normal(6, 2 * world, 4 * world, DEPTH).to(torch.float8_e4m3fn)
@@ -190,7 +175,7 @@ def _fp8(group: Any, found: dict[str, Any]) -> None:
                 ours = symm_mem.fused_all_gather_scaled_matmul(a, [b], scale_a, *lists, return_A=wanted)
                 if wanted:
                     found[f"fp8 A {dim} {kind}"] = float(not torch.equal(ours[0].float(), theirs[0].float()))
-                _differ(found, f"fp8 gather {dim} {kind} {wanted}", ours[1][0], theirs[1][0])
+                found[f"fp8 gather {dim} {kind} {wanted}"] = difference(ours[1][0], theirs[1][0])
     shape = [2 * world, 4 * world, COLUMNS]
     for dim in (0, 1, 2):
         for kind, (scale_a, scale_b) in {"rows": (by_rows, by_columns), "one": (one, one)}.items():
@@ -201,13 +186,13 @@ def _fp8(group: Any, found: dict[str, Any]) -> None:
                 theirs = _fused_scaled_matmul_reduce_scatter_fallback(
                     given, b, *rest, list(shape), bias, None, torch.bfloat16
                 )
-                _differ(found, f"fp8 scatter {dim} {kind} {given.dim()}", ours, theirs)
+                found[f"fp8 scatter {dim} {kind} {given.dim()}"] = difference(ours, theirs)
     rest = by_rows, by_columns, "avg", 0, 0, group
     ours = symm_mem.fused_scaled_matmul_reduce_scatter(a, b, *rest, shape, bias, None, torch.bfloat16)
     right = _fused_scaled_matmul_reduce_scatter_fallback(
         a, b, *rest[:2], "sum", *rest[3:], list(shape), bias, None, torch.bfloat16
     )
-    _differ(found, "fp8 scatter avg", ours, right / world)
+    found["fp8 scatter avg"] = difference(ours, right / world)
     for dim in (0, 1):
         lists = [by_columns, by_columns * 2], dim, group, [bias, None], [None] * 2, [torch.bfloat16] * 2, [False] * 2
         with _gathered_as_bytes():
@@ -215,7 +200,7 @@ def _fp8(group: Any, found: dict[str, Any]) -> None:
         ours = symm_mem.fused_all_gather_scaled_matmul(a, [b, b], by_rows, *lists)
         found[f"fp8 A {dim} of two"] = float(not torch.equal(ours[0].float(), theirs[0].float()))
         for number, pair in enumerate(zip(ours[1], theirs[1], strict=True)):
-            _differ(found, f"fp8 gather {dim} of two {number}", *pair)
+            found[f"fp8 gather {dim} of two {number}"] = difference(*pair)
 
 
 def _asked(group: Any) -> list[Any]:
