@@ -270,16 +270,12 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
 
 
 def test_bad_input(database: Path) -> None:
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Other(autotune.problem.Problem):  # type: ignore[misc, name-defined]
-        workload = "other"
-
     older = dataclasses.replace(EIGHT_GPUS, device="NVIDIA A100", arch="sm_80")
     fp8, here = problem(dtype="fp8", b_order="nk", scales="tensor"), {"machine": EIGHT_GPUS}
     cases: list[tuple[type[Exception], Any, Any, dict[str, Any]]] = [
         (UnknownWorkload, "all_gather", problem(), here),
         (InputError, "all_gather_gemm", problem(), {**here, "regime": "eager"}),
-        (InvalidProblem, "all_gather_gemm", Other(world_size=2), here),
+        (InvalidProblem, "all_gather_gemm", autotune.GemmAllReduce(m=16, n=32, k=32, world_size=2), here),
         (InputError, type(FOUND), problem(), here),
         (InputError, None, problem(), here),
         (InvalidProblem, "all_gather_gemm", fp8, {"machine": older}),

@@ -114,19 +114,9 @@ def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune
     return list({config["mode"]: config for config in reversed(found)}.values())
 
 
-OPTIONS = {
-    "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
-    "flash_decode": ("soft_cap", "result"),
-}  # fmt: skip
-
-
-def options(problem: Problem) -> dict[str, Any]:
-    along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
-    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
-
-
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
+    options = arguments_of(workload(problem.workload), problem, {})  # type: ignore[arg-type]
+    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options, **more)
     return out
 
 
