@@ -29,9 +29,10 @@ from autotune.tuning import effort
 HEAP = 32 << 20
 
 
-def everything(arguments: tuple[str, str]) -> dict[str, Any]:
-    """All of it; of the layers this kind."""
-    url, kind = arguments
+def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """All of it; a sample has one each of functions with symbolic sizes and of layers."""
+    url, sample = arguments
+    some = slice(1 if sample else None)
     torch._dynamo.config.recompile_limit = 64
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
@@ -40,9 +41,9 @@ def everything(arguments: tuple[str, str]) -> dict[str, Any]:
             "cases": {name: fused(context, name) for name in CASES},
             "said": said(context),
             "disagreed": disagreed(context),
-            "grown": {name: grown(context, name) for name in GROWN[:1]},
-            "free": {name: free(context, name) for name in FREE[:1]},
-            "layer": layer(context, kind),
+            "grown": {name: grown(context, name) for name in GROWN[some]},
+            "free": {name: free(context, name) for name in FREE[some]},
+            "layers": {kind: layer(context, kind) for kind in LAYERS[some]},
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
         }
@@ -175,15 +176,7 @@ def free(context: autotune.Context, name: str) -> dict[str, Any]:
         return {"error": error(made, case.function(*arguments)), **look.told}
 
 
-def layers(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """Of these kinds, and what ``everything`` has left out."""
-    url, kinds = arguments
-    with autotune.Context(HEAP, url=url) as context:
-        return {
-            "layers": {kind: layer(context, kind) for kind in kinds},
-            "grown": {name: grown(context, name) for name in GROWN[1:]},
-            "free": {name: free(context, name) for name in FREE[1:]},
-        }
+LAYERS = ("sequence parallel with biases", "sequence parallel", "tensor parallel", "tensor parallel with biases")
 
 
 class Layer(Module):
