@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from calls import HEAP, MODES, WORST, configs, difference, error, normal, said, url
+from calls import HEAP, MODES, WORST, Calls, configs, difference, error, listed, normal, said, url
 from ranks_of_functions import run_ranks
 from torch.distributed._symmetric_memory import (
     _fused_all_gather_scaled_matmul_fallback,
@@ -100,7 +100,7 @@ def groups(url: str) -> dict[str, Any]:
         found["ranks"] = {name: context.ranks for name, context in contexts.items()}
         for library in (False, True):
             for name, context in contexts.items():
-                _in_turns(context, mesh.get_group(name), f"{name} ", library, found)
+                _in_turns(context, f"{name} ", library, found)
         group = mesh.get_group("tensor")
         a, b = normal(30, 8, DEPTH), normal(31, DEPTH, COLUMNS)
         _, (out,) = symm_mem.fused_all_gather_matmul(a, [b], 0, group.group_name, return_A=False)
@@ -113,10 +113,9 @@ def groups(url: str) -> dict[str, Any]:
     return found
 
 
-def _in_turns(context: autotune.Context, group: Any, prefix: str, library: bool, found: dict[str, Any]) -> None:
-    """Errors of each operator, by the config that is looked up or by the library's collectives."""
-    seed = int(library)
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
+def _in_turns(context: autotune.Context, prefix: str, library: bool, found: dict[str, Any]) -> None:
+    """False where an operator is right by the config that is looked up, or by the library's collectives."""
+    world = context.heap.world_size
     sizes: dict[str, Any] = {"m": 16, "world_size": world}
     problems: list[Any] = [
         autotune.AllGatherGemm(**sizes, k=DEPTH, n=COLUMNS * world),
@@ -124,18 +123,12 @@ def _in_turns(context: autotune.Context, group: Any, prefix: str, library: bool,
         autotune.GemmAllReduce(**sizes, k=DEPTH * world, n=COLUMNS),
     ]
     for problem in problems:
-        a = normal(seed, 16 // world if problem.workload == "all_gather_gemm" else 16, DEPTH)
-        b = normal(seed + 10, DEPTH, COLUMNS)
-        if problem.workload == "all_gather_gemm":
-            reference = torch.cat(of_all(a, group)).float() @ b.float()
-        else:
-            reference = sum(x.float() @ y.float() for x, y in zip(of_all(a, group), of_all(b, group), strict=True))
-        if problem.workload == "gemm_reduce_scatter":
-            reference = reference.chunk(world)[rank]
         for config in configs(Task(problem, context.machine)) if library else [None]:
             if config is None or config["mode"] == "bsp":
-                out = getattr(autotune, problem.workload)(context, a, b, config=config)
-                found[f"{prefix}{problem.workload} {'library' if library else 'looked up'}"] = error(out, reference)
+                calls = Calls(context, problem, config)
+                operands = calls.copies(2 * context.ranks[0] + library)  # other ones in each group
+                results = listed(calls.function(context, **calls.given(operands)))
+                found[f"{prefix}{problem.workload} {'library' if library else 'looked up'}"] = not calls.right(results)
 
 
 def as_torch(url: str) -> dict[str, Any]:
