@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from cases import CASES, DECODER, K, N, drawn, gather, reduce
+from shares import difference
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
@@ -83,11 +84,7 @@ class Look:
 def error(made: Any, wanted: Any) -> float:
     """The largest of all results, relative."""
     pairs = zip(made, wanted, strict=True) if isinstance(wanted, tuple) else [(made, wanted)]
-    return max(_difference(one.float(), other.float()) for one, other in pairs)
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
+    return max(difference(*pair) for pair in pairs)
 
 
 BLOCKWISE = torch.ops.aten._scaled_mm.default

@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from calls import said
 from ranks_of_functions import run_ranks
-from shares import HEAP, difference, said
+from shares import HEAP, difference
 from two_ranks import A_GPU_EACH
 
 import autotune

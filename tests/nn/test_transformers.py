@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from calls import said
 from ranks_of_functions import run_ranks
-from shares import HEAP, difference, said, whole
+from shares import HEAP, difference, whole
 from torch.distributed.device_mesh import init_device_mesh
 from two_ranks import A_GPU_EACH
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from calls import MODES, ON_RANKS, WORST, found_out_and_mended, lied_to_nobody, url, wrong_of
+from calls import MODES, ON_RANKS, WORST, are_right, found_out_and_mended, lied_to_nobody, url, wrong_of
 from ranks_of_functions import run_ranks
 
 Pair = dict[str, list[Any]]
@@ -28,9 +28,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
-    names = ["disagreements", "missed", "missed_backward", "threads_in_turns", *RIGHT, "missed_by_a_host"]
+    turns = ["every_mode", "disagreements", "missed", "missed_backward", "threads_in_turns"]
+    names = [*turns, *RIGHT, "missed_by_a_host"]
     answers = run_ranks(ON_RANKS, names, 2, folder, argument=url(folder))
     return {name: [answer[name] for answer in answers] for name in names}
+
+
+def test_every_mode_is_right_call_after_call_operators_in_turns(pair: Pair) -> None:
+    are_right(pair["every_mode"], MODES)
 
 
 @pytest.mark.parametrize(("name", "least"), RIGHT.items())
