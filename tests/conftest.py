@@ -121,6 +121,17 @@ def users_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang, "IMPORTS", imports.__name__)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An interpreted program of one rank, in this process."""
+    import torch.distributed as dist
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(scope="session")
 def compilers() -> Iterator[Any]:
     """Processes that compile for GPUs that are not here."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -31,10 +32,11 @@ class RankDied(Exception):
 
 
 def run_ranks(
-    file: str, function: str, world_size: int, folder: Path, *, gpu: bool | str = False, argument: Any = None,
-    seconds: float = DEADLINE,
+    file: str, function: str | list[str], world_size: int, folder: Path, *, gpu: bool | str = False,
+    argument: Any = None, seconds: float = DEADLINE,
 ) -> list[Any]:  # fmt: skip
-    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest.
+    """Call ``function(argument)`` of the module at ``file`` on every rank; a rank that dies kills the rest. Of several
+    functions there are a rank's answers by name.
 
     ``gpu``: each on a GPU of its own, or, with ``one``, all on the first one; they take turns.
     """
@@ -95,6 +97,17 @@ def drivers_connection() -> Connection:
     return Connection(int(sys.argv[1]))
 
 
+@contextlib.contextmanager
+def warnings_told() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("autotune").addHandler(handler)
+    yield told
+    logging.getLogger("autotune").removeHandler(handler)
+
+
 def held() -> dict[str, int]:
     """System resources of a process that it should give back."""
     return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
@@ -104,14 +117,11 @@ def _logs(folder: Path, world_size: int) -> str:
     return "\n".join((folder / f"log{rank}").read_text()[-1500:] for rank in range(world_size))
 
 
-def _main() -> None:
-    import importlib.util
-
+def join(rank: int, world_size: int, folder: str, *, gpu: bool, seconds: float = DEADLINE) -> None:
+    """Make this process a rank of those that meet in the folder."""
     import torch
     import torch.distributed as dist
 
-    with drivers_connection() as driver:
-        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
     # More ranks than GPUs take turns on them, which NCCL does not; so there the library's collectives are missing.
     alone = gpu and world_size <= torch.cuda.device_count()
     if gpu:
@@ -124,12 +134,23 @@ def _main() -> None:
         timeout=timedelta(seconds=seconds),
         device_id=torch.device("cuda", rank) if alone else None,
     )
+
+
+def _main() -> None:
+    import importlib.util
+
+    import torch.distributed as dist
+
+    with drivers_connection() as driver:
+        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
+    join(rank, world_size, folder, gpu=gpu, seconds=seconds)
     spec = importlib.util.spec_from_file_location("functions", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["functions"] = module
     spec.loader.exec_module(module)
-    answer = getattr(module, function)(argument)
-    Path(folder, f"answer{rank}").write_text(json.dumps(answer))
+    several = isinstance(function, list)
+    answers = {name: getattr(module, name)(argument) for name in (function if several else [function])}
+    Path(folder, f"answer{rank}").write_text(json.dumps(answers if several else answers[function]))
     dist.barrier()
     os._exit(0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_entries()
 
 
-def on_ranks(
-    file: str, function: str, ranks: int, folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool | str = False
-) -> list[Any]:
+def on_ranks(file: str, function: str, ranks: int, folder: Path, gpu: bool | str = False) -> list[Any]:
     """A function of the operators' tests, with a database that is not there."""
-    monkeypatch.setattr(sys, "path", [*sys.path, str(OPERATORS)])
     url = f"sqlite:///{folder / 'none.db'}"
     return run_ranks(str(OPERATORS / file), function, ranks, folder, gpu=gpu, argument=url)
 
@@ -53,9 +49,9 @@ def source(kernel: Any) -> str:
 
 
 @pytest.mark.parametrize("gpu", EVERYWHERE)
-def test_2_an_entry_on_one_rank_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: str) -> None:
+def test_2_an_entry_on_one_rank_alone(tmp_path: Path, gpu: str) -> None:
     """The others tune, or wait for ever: vLLM #57423, sglang #40320."""
-    of_first, of_last = on_ranks("corners_on_ranks.py", "different_databases", 2, tmp_path, monkeypatch, gpu)
+    of_first, of_last = on_ranks("test_corners.py", "different_databases", 2, tmp_path, gpu)
     for found in (of_first, of_last):
         assert [entry[:2] for entry in found] == [["exact", True], ["default", False]]
     assert [entry[2] for entry in of_last] == [[], []]
@@ -176,7 +172,7 @@ def test_5_launch_options_of_another_key(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("world_size", [pytest.param(n, marks=pytest.mark.gpu(n)) for n in (2, 4)])
-def test_6_calls_from_several_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int) -> None:
+def test_6_calls_from_several_streams(tmp_path: Path, world_size: int) -> None:
     """All-reduces that each rank reaches at another time deadlock: pytorch #189228."""
-    for worst in on_ranks("on_ranks.py", "on_streams", world_size, tmp_path, monkeypatch, gpu=True):
+    for worst in on_ranks("on_ranks.py", "on_streams", world_size, tmp_path, gpu=True):
         assert "gemm_all_reduce" in worst and max(worst.values()) < WORST, worst

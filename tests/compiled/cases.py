@@ -13,9 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import ScalingType, gelu, linear, pad, rms_norm, scaled_mm, silu
 
 from autotune.kernels.gemm.library import dequantised
+from autotune.models.architecture import Architecture, Biases
 
 K, N = 64, 32
 """Sizes of a rank's weights; each sum is over a depth of K a rank."""
+DECODER = Architecture("llama", 2, 32, 4, 2, 8, 48, 100, Biases(), None)
+"""Two layers of it have three sums that a norm follows."""
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import CASES, drawn, gather, reduce
+from cases import CASES, DECODER, K, N, drawn, gather, reduce
+from shares import difference
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._inductor.decomposition import select_decomp_table
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
-from toy_layers import DECODER, Layer
+from torch.nn import Linear, Module, Sequential
 
 import autotune
 from autotune.compiled.decisions import Table
@@ -28,9 +30,10 @@ from autotune.tuning import effort
 HEAP = 32 << 20
 
 
-def everything(arguments: tuple[str, str]) -> dict[str, Any]:
-    """All of it; of the layers this kind."""
-    url, kind = arguments
+def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
+    """All of it; a sample has one each of functions with symbolic sizes and of layers."""
+    url, sample = arguments
+    some = slice(1 if sample else None)
     torch._dynamo.config.recompile_limit = 64
     if torch.distributed.get_rank():
         url = f"{url}.of-another-rank"  # it has nothing tuned; the first rank's counts
@@ -39,9 +42,9 @@ def everything(arguments: tuple[str, str]) -> dict[str, Any]:
             "cases": {name: fused(context, name) for name in CASES},
             "said": said(context),
             "disagreed": disagreed(context),
-            "grown": {name: grown(context, name) for name in GROWN[:1]},
-            "free": {name: free(context, name) for name in FREE[:1]},
-            "layer": layer(context, kind),
+            "grown": {name: grown(context, name) for name in GROWN[some]},
+            "free": {name: free(context, name) for name in FREE[some]},
+            "layers": {kind: layer(context, kind) for kind in LAYERS[some]},
             "decoders": {sharded: decoder(context, sharded == "sharded") for sharded in ("sharded", "replicated")},
             "trained": trained(context),
         }
@@ -81,11 +84,7 @@ class Look:
 def error(made: Any, wanted: Any) -> float:
     """The largest of all results, relative."""
     pairs = zip(made, wanted, strict=True) if isinstance(wanted, tuple) else [(made, wanted)]
-    return max(_difference(one.float(), other.float()) for one, other in pairs)
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm()) if one.shape == other.shape else 9.0
+    return max(difference(*pair) for pair in pairs)
 
 
 BLOCKWISE = torch.ops.aten._scaled_mm.default
@@ -174,15 +173,28 @@ def free(context: autotune.Context, name: str) -> dict[str, Any]:
         return {"error": error(made, case.function(*arguments)), **look.told}
 
 
-def layers(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    """Of these kinds, and what ``everything`` has left out."""
-    url, kinds = arguments
-    with autotune.Context(HEAP, url=url) as context:
-        return {
-            "layers": {kind: layer(context, kind) for kind in kinds},
-            "grown": {name: grown(context, name) for name in GROWN[1:]},
-            "free": {name: free(context, name) for name in FREE[1:]},
-        }
+LAYERS = ("sequence parallel with biases", "sequence parallel", "tensor parallel", "tensor parallel with biases")
+
+
+class Layer(Module):
+    """An MLP as DTensor runs it with sequence parallelism; without, its sum is on every rank."""
+
+    def __init__(self, *, sequence_parallel: bool, bias: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.mlp = Sequential(Linear(2 * K, 2 * N, bias=bias), torch.nn.SiLU(), Linear(2 * N, 2 * K, bias=bias))
+        self.sequence_parallel = sequence_parallel
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mlp(x * 1.5) + 1
+
+    def parallel(self) -> Layer:
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        up, down = ColwiseParallel(), RowwiseParallel()
+        if self.sequence_parallel:
+            up, down = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_layouts=Shard(1))
+        parallelize_module(self, mesh, {"mlp.0": up, "mlp.2": down})
+        return self
 
 
 def layer(context: autotune.Context, kind: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -59,13 +60,15 @@ def told(calls: list[Call]) -> list[list[dict[str, int]]]:
     ids=["norm", "several", "alone"],
 )  # fmt: skip
 def test_what_one_place_of_a_graph_could_be_are_alternatives(
-    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], wanted: Any
+    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], wanted: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = graph_of(function, *(torch.ones(shape) for shape in shapes), decomposed=False)
     made = Fusing(Table(Opened(), replicated=True))  # type: ignore[arg-type]
-    with autotune.collect() as problems:
+    with caplog.at_level(logging.INFO, "autotune"), autotune.collect() as problems:
         made(graph)
         made(graph)
+    said = [record.getMessage() for record in caplog.records if record.name == "autotune"]
+    assert said and said == list(made.lines), "what is found again is not told again"
     calls = read(problems.text())
     assert told(calls) == wanted
     if function is several:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -182,16 +181,6 @@ def test_the_options_are_the_callers_and_ours() -> None:
     given = {"max_autotune": True, "post_grad_custom_pre_pass": None}
     found = autotune.fusing(Opened(), replicated=True, inductor=given)  # type: ignore[arg-type]
     assert found.pop("post_grad_custom_pre_pass").table.replicated and found == {"max_autotune": True}
-
-
-def test_what_is_found_again_is_not_told_again_but_counted(caplog: pytest.LogCaptureFixture) -> None:
-    graph = graph_of(lambda x, b: gather(x) @ b, torch.ones(8, K), torch.ones(K, N), decomposed=False)
-    made = Fusing(Table(Opened()))  # type: ignore[arg-type]
-    with caplog.at_level(logging.INFO, "autotune"), autotune.collect() as problems:
-        made(graph)
-        made(graph)
-    assert [each.getMessage() for each in caplog.records if each.name == "autotune"] == list(made.lines)
-    assert len(made.lines) == 1 and list(problems.values()) == [2]
 
 
 def test_a_program_that_fails_is_no_longer_listened_to() -> None:

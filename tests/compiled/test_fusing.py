@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, K, N
+from cases import CASES, DECODER, K, N
 from fakes import latency_of
 from ranks_of_functions import run_ranks
 from scripts import run_script
-from toy_layers import DECODER
 
 from autotune.db import CacheKey, Provenance, Store, Winner
 from autotune.fleet.problem_list import parse_list
@@ -111,9 +110,11 @@ def _problem(name: str, n: int, k: int, fields: dict[str, Any], **more: Any) -> 
     return workload(name).problem_type(n=n, k=k, **fields, **more)
 
 
-@pytest.fixture(scope="module")
-def answers(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_ranks(ON_RANKS, "everything", 2, tmp_path_factory.mktemp("ranks"), argument=(url, LAYER))
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["sample", "all"])
+def answers(
+    request: pytest.FixtureRequest, url: str, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:  # fmt: skip
+    return run_ranks(ON_RANKS, "everything", 2, tmp_path_factory.mktemp("ranks"), argument=(url, request.param))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -146,10 +147,6 @@ def test_ranks_that_add_different_tensors_are_told_so_before_the_sum(answers: li
 
 
 def test_symbolic_rows_are_guarded_where_another_entry_would_be_served(answers: list[dict[str, Any]]) -> None:
-    guarded(answers)
-
-
-def guarded(answers: list[dict[str, Any]]) -> None:
     for name, grown in [each for answer in answers for each in answer["grown"].items()]:
         assert max(grown["errors"]) < CASES[name].worst
         assert grown["graphs"] == [1, 1, 1, 1, 2], "one graph from m=8 to m=32, another one beyond"
@@ -158,14 +155,9 @@ def guarded(answers: list[dict[str, Any]]) -> None:
 
 
 def test_what_several_symbolic_sizes_leave_is_compiled_and_right(answers: list[dict[str, Any]]) -> None:
-    compiled_and_right(answers)
-
-
-def compiled_and_right(answers: list[dict[str, Any]]) -> None:
-    for answer in answers:
-        for name, found in answer["free"].items():
-            assert found["error"] < 1e-5, name
-            assert found["operators"] == ["gemm_all_reduce"], name
+    for name, found in [each for answer in answers for each in answer["free"].items()]:
+        assert found["error"] < 1e-5, name
+        assert found["operators"] == ["gemm_all_reduce"], name
 
 
 def test_a_model_is_explained_as_often_as_asked_compiled_or_not(tmp_path: Path) -> None:
@@ -181,25 +173,9 @@ def test_what_is_tuned_later_counts_from_the_next_fusing_on(url: str, tmp_path: 
         assert len(found[3:]) == 2 and all("closed" in said for said in found[3:])
 
 
-LAYER, OTHERS = "sequence parallel with biases", ("sequence parallel", "tensor parallel", "tensor parallel with biases")
-
-
-def test_a_layer_of_dtensor(answers: list[dict[str, Any]]) -> None:
-    fused_layers(LAYER, [answer["layer"] for answer in answers])
-
-
-@pytest.mark.slow
-def test_other_layers_of_dtensor_and_other_symbolic_sizes(url: str, tmp_path: Path) -> None:
-    answers = run_ranks(ON_RANKS, "layers", 2, tmp_path, argument=(url, OTHERS))
-    for kind in OTHERS:
-        fused_layers(kind, [answer["layers"][kind] for answer in answers])
-    guarded(answers)
-    compiled_and_right(answers)
-
-
-def fused_layers(kind: str, answers: list[dict[str, Any]]) -> None:
-    wanted = ["all_gather_gemm", "gemm_reduce_scatter"] if "sequence" in kind else ["gemm_all_reduce"]
-    for found in answers:
+def test_layers_of_dtensor(answers: list[dict[str, Any]]) -> None:
+    for kind, found in [each for answer in answers for each in answer["layers"].items()]:
+        wanted = ["all_gather_gemm", "gemm_reduce_scatter"] if "sequence" in kind else ["gemm_all_reduce"]
         assert found["error"] < 1e-5
         assert found["operators"] == wanted and found["collectives"] == 0, found["lines"]
         assert ("bias=true" in found["explained"]) == ("biases" in kind)

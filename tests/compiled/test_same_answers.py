@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from fakes import LAPTOP, Bench, bench_of, latency_of
 from test_candidates import gather
 from test_decisions import Opened, groups  # noqa: F401
@@ -45,7 +42,6 @@ def any_times(gang: Any, config: Config, seed: int, plan: Any) -> Evaluation:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A grid from 64 to 2048 rows, its sizes between verified."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
     bench = bench_of(LAPTOP, monkeypatch, tmp_path)
     bench.hook = any_times
     sizes = ("--m", "64..2048", "--n", str(RANKS * N), "--k", str(K), "--dtype", "fp32", "--world-size", str(RANKS))
@@ -62,13 +58,6 @@ def of_ranges(ranges: list[tuple[int, int, str, str]], problems: list[autotune.A
     return answers
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 class OfADatabase(Opened):
     def tuned(self, name: str) -> Entries:
         return read_entries(default_database_url(), name, self.machine.device)
@@ -82,7 +71,7 @@ def by_the_pass(problem: autotune.AllGatherGemm) -> Verdict:
     return verdict
 
 
-def test_every_door_gives_the_same_answer_at_sizes_that_nobody_measured(bench: Bench) -> None:
+def test_every_door_gives_the_same_answer_at_sizes_that_nobody_measured(alone: None, bench: Bench) -> None:
     rng = random.Random(46)
     drawn = [RANKS * rng.randrange(16, 2049) for _ in range(DRAWN)]
     problems = [autotune.AllGatherGemm(m=m, n=RANKS * N, k=K, dtype="fp32", world_size=RANKS) for m in drawn]
@@ -113,7 +102,7 @@ def test_every_door_gives_the_same_answer_at_sizes_that_nobody_measured(bench: B
         sizes = [f"--{name.replace('_', '-')}={fields[name]}" for name in ("m", "n", "k", "dtype", "world_size")]
         found = bench.json("lookup", "all-gather-gemm", *sizes)
         assert (found["source"], found["config"]) == (answer.source, dict(answer.config))
-    with alone(), autotune.Context(1 << 24) as context:
+    with autotune.Context(1 << 24) as context:
         assert [context.choose(each) for each in problems] == answers
     for problem, answer in list(zip(problems, answers, strict=True))[:BY_THE_PASS]:
         verdict = by_the_pass(problem)

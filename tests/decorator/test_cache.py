@@ -202,16 +202,6 @@ def test_tuning_on_demand_replaces_what_is_known() -> None:
     assert tuned(copy(), NEVER).best_config is SIZES[2]
 
 
-def test_a_warm_launch_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = tuned(copy(), Clock(3, 1, 2))
-    monkeypatch.setattr("autotune.decorator.tuned_kernel.tuning_key", None)
-    for name in ("read_entries", "call_of", "agreement_of"):
-        monkeypatch.setattr(f"autotune.decorator.decision.{name}", None)
-    out, x = tensors()
-    kernel[grid](out, x, 200)
-    assert torch.equal(out, x)
-
-
 def test_one_query_reads_all_entries_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (200, 300):
         tuned(copy(), Clock(3, 1, 2), n)

@@ -180,15 +180,6 @@ def test_early_pruning_sees_the_call(decorate: Any) -> None:
     assert kernel.best_config.kwargs == {"BLOCK": 128} and torch.equal(out, x)
 
 
-def test_pruning_may_make_configs_of_its_own(decorate: Any) -> None:
-    made = [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 256}, num_warps=8)]
-    prune = {"early_config_prune": lambda configs, named, **kwargs: made}
-    kernel = decorate(SIZES, key=["n"], prune_configs_by=prune, do_bench=Clock(2, 1))(copy())
-    out, x = tensors()
-    kernel[grid](out, x, 200)
-    assert kernel.best_config.kwargs == {"BLOCK": 256} and torch.equal(out, x)
-
-
 def test_pruning_everything_is_an_error(decorate: Any) -> None:
     prune = {"early_config_prune": lambda configs, named, **kwargs: []}
     kernel = decorate(SIZES, key=["n"], prune_configs_by=prune)(copy())

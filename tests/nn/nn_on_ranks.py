@@ -8,18 +8,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from made_on_ranks import handed_on, keeping, made
-from shares import HEAP, difference, part, said
+from calls import said
+from shares import HEAP, difference, part
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as theirs
 from torch.distributed.tensor.parallel import parallelize_module
 
 import autotune
+from autotune.model_runs.layers import Layers, Mlp, plan
+from autotune.models.architecture import Architecture, Biases
+from autotune.nn import ColumnParallelLinear, RowParallelLinear
 
 Tensor = torch.Tensor
 BATCH, TOKENS, HIDDEN = 2, 8, 32
+DECODER = Architecture("llama", 1, HIDDEN, 4, 4, 8, 48, 24, Biases(mlp=True), None)
 
 
 def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
@@ -33,24 +37,11 @@ def everything(arguments: tuple[str, bool]) -> dict[str, Any]:
             "made": made(context), "keeping": keeping(context), "handed on": handed_on(context)}  # fmt: skip
 
 
-class Mlp(nn.Module):
-    """Gate and up, column-parallel; down, row-parallel."""
-
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.gate, self.up = nn.Linear(HIDDEN, 48, bias), nn.Linear(HIDDEN, 48, bias)
-        self.down = nn.Linear(48, HIDDEN, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
-
-
 def modules(context: autotune.Context) -> dict[str, float]:
     """Differences of an MLP of our modules from the whole one: results, gradients of the input and of all weights."""
     torch.manual_seed(1)
     device = context.heap.device
-    plain = Mlp().to(device)
+    plain = Mlp(DECODER, separate=True).to(device)
     x = torch.randn(BATCH, TOKENS, HIDDEN, device=device, requires_grad=True)
     weights = torch.randn(BATCH, TOKENS, HIDDEN, device=device)
     right = plain(x)
@@ -58,7 +49,7 @@ def modules(context: autotune.Context) -> dict[str, float]:
     found = {}
     for dim in (None, 0, 1):
         options = {"sequence_dim": dim}
-        ours = Mlp().to(device)
+        ours = Mlp(DECODER, separate=True).to(device)
         ours.gate = autotune.nn.ColumnParallelLinear.from_linear(plain.gate, context, **options)  # type: ignore[assignment]
         shard = nn.Linear(HIDDEN, 48 // dist.get_world_size()).to(device)
         shard.load_state_dict({name: part(each, 0).detach() for name, each in plain.up.state_dict().items()})
@@ -80,56 +71,30 @@ def modules(context: autotune.Context) -> dict[str, float]:
     return found
 
 
-class Attention(nn.Module):
-    """Four heads, however many of them this rank has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(HIDDEN, HIDDEN, bias=False) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, tokens, _ = x.shape
-        q, k, v = (each(x).view(batch, tokens, -1, 8).transpose(1, 2) for each in (self.wq, self.wk, self.wv))
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.wo(heads.transpose(1, 2).reshape(batch, tokens, -1))
-        return out
-
-
-class Block(nn.Module):
-    """A transformer's block between an embedding and a head."""
+class Decoder(nn.Module):
+    """A layer between an embedding and a head."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(24, HIDDEN), nn.Linear(HIDDEN, 24, bias=False)
-        self.attention, self.mlp = Attention(), Mlp()
-        self.norm, self.mlp_norm, self.last_norm = (nn.RMSNorm(HIDDEN) for _ in range(3))
+        self.decoder, self.norm = Layers(DECODER, dist.get_world_size(), separate=True), nn.RMSNorm(HIDDEN)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        x = x + self.attention(self.norm(x))
-        x = x + self.mlp(self.mlp_norm(x))
-        out: Tensor = self.head(self.last_norm(x))
+        out: Tensor = self.head(self.norm(self.decoder(self.embedding(tokens))))
         return out
 
 
 def plans() -> dict[str, dict[str, theirs.ParallelStyle]]:
     """Torch's own: with replicated activations, and sequence parallel as in its tutorial."""
     col, row = theirs.ColwiseParallel, theirs.RowwiseParallel
-    shared = {
-        **{f"attention.{name}": col() for name in ("wq", "wk", "wv")}, "mlp.gate": col(), "mlp.up": col(),
-    }  # fmt: skip
-    prepared = theirs.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+    replicated, sharded = (plan(True, in_sequence, "decoder.layers.*.") for in_sequence in (False, True))
     return {
         "replicated": {
-            **shared, "attention.wo": row(), "mlp.down": row(), "embedding": row(input_layouts=Replicate()),
-            "head": col(output_layouts=Replicate()),
+            **replicated, "embedding": row(input_layouts=Replicate()), "head": col(output_layouts=Replicate()),
         },
         "sequence parallel": {
-            **shared, "attention": prepared, "mlp": prepared,
-            "attention.wo": row(output_layouts=Shard(1)), "mlp.down": row(output_layouts=Shard(1)),
-            **{name: theirs.SequenceParallel() for name in ("norm", "mlp_norm", "last_norm")},
-            "embedding": row(input_layouts=Replicate(), output_layouts=Shard(1)),
-            "head": col(input_layouts=Shard(1), output_layouts=Replicate()),
+            **sharded, "embedding": row(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": theirs.SequenceParallel(), "head": col(input_layouts=Shard(1), output_layouts=Replicate()),
         },
     }  # fmt: skip
 
@@ -139,20 +104,22 @@ def styles(context: autotune.Context, sample: bool) -> dict[str, float]:
     device = context.heap.device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     torch.manual_seed(2)
-    plain = Block().to(device)
+    plain = Decoder().to(device)
     tokens = torch.randint(0, 24, (BATCH, TOKENS), device=device)
     found = {}
 
     def compile_it(model: Any) -> None:
-        (model.mlp if sample else model).compile(backend="inductor" if device.type == "cuda" else "aot_eager")
+        (model.decoder.layers[0].mlp if sample else model).compile(
+            backend="inductor" if device.type == "cuda" else "aot_eager"
+        )
 
-    for name, plan in plans().items():
-        right = parallelize_module(copy.deepcopy(plain), mesh, plan)
+    for name, given in plans().items():
+        right = parallelize_module(copy.deepcopy(plain), mesh, given)
         wanted = right(tokens)
         F.cross_entropy(wanted.flatten(0, 1), tokens.flatten()).backward()
         in_sequence = name == "sequence parallel"
         for share in (False, True)[: 1 + in_sequence]:
-            ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(plan, context, share_gather=share))
+            ours = parallelize_module(copy.deepcopy(plain), mesh, autotune.nn.tuned(given, context, share_gather=share))
             assert {n: (type(p), p.placements) for n, p in ours.named_parameters() if isinstance(p, DTensor)} == {
                 n: (type(p), p.placements) for n, p in right.named_parameters() if isinstance(p, DTensor)
             }
@@ -297,3 +264,133 @@ def under_way(context: autotune.Context) -> dict[str, float]:
     for number, pair in enumerate(zip(*results, strict=True)):
         found[str(number)] = difference(*pair)
     return found
+
+
+Tensor = torch.Tensor
+
+
+def made(context: autotune.Context) -> dict[str, Any]:
+    """Of layers made from others: types, gradients, sizes, biases; of those that are drawn: their parameters."""
+    torch.manual_seed(7)
+    device, ranks = context.heap.device, dist.get_world_size()
+    given = nn.Linear(16, 8 * ranks, device=device, dtype=torch.bfloat16)
+    given.weight.requires_grad_(False)
+    found: dict[str, Any] = {"taken over": [], "sizes": [], "without a bias": []}
+    for kind in (ColumnParallelLinear, RowParallelLinear):
+        for make in (kind.from_linear, kind.from_shard):
+            layer = make(given, context)
+            kept = [layer.weight.requires_grad, layer.bias.requires_grad]
+            found["taken over"].append([*kept, str(layer.weight.dtype), str(layer.bias.dtype)])
+            found["sizes"].append([layer.in_features // ranks, layer.out_features // ranks])
+            found["without a bias"].append(make(nn.Linear(16, 16, bias=False, device=device), context).bias is None)
+    column, row = (kind(context, 64, 64) for kind in (ColumnParallelLinear, RowParallelLinear))
+    found["drawn"] = [float(each.detach().abs().max()) for each in (column.weight, column.bias, row.weight, row.bias)]  # type: ignore[union-attr]
+    plain, vector = nn.Linear(16, 8 * ranks, device=device), torch.randn(16, device=device)
+    scattering = RowParallelLinear.from_linear(plain, context, sequence_dim=0)
+    found["vector"] = difference(scattering(part(vector, 0)), part(plain(vector), 0))
+    x = torch.randn(4, 16, device=device)
+    gradients = []
+    for each in (plain, ColumnParallelLinear.from_linear(plain, context)):
+        mine = x.clone().requires_grad_()
+        with torch.autocast(device.type, torch.bfloat16):
+            result = each(mine)
+        found["its type"] = str(result.dtype)
+        result.float().square().sum().backward()
+        gradients.append(mine.grad)
+    found["autocast"] = difference(gradients[1], gradients[0])
+    return found
+
+
+def keeping(context: autotune.Context) -> list[bool]:
+    """True for each way to ask for it that keeps the gathered A for the backward."""
+    device = context.heap.device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    linear, found = nn.Linear(16, 16, device=device), []
+    style = theirs.ColwiseParallel(input_layouts=Shard(0))
+    for keep in (False, True):
+        layer = ColumnParallelLinear.from_linear(linear, context, sequence_dim=0, keep_gathered=keep)
+        ours = autotune.nn.ColwiseParallel(context, input_layouts=Shard(0), keep_gathered=keep)
+        styles = [ours, autotune.nn.tuned(style, context, keep_gathered=keep)]
+        styles.append(autotune.nn.tuned({"": style}, context, keep_gathered=keep)[""])
+        styled = [parallelize_module(copy.deepcopy(linear), mesh, each) for each in styles]
+        calls = [(each, torch.randn(2, 16, device=device)) for each in (layer, *styled)]
+        for called, x in [*calls, (layer, torch.randn(16 // dist.get_world_size(), device=device))]:
+            with autotune.collect() as problems:
+                called(x)
+            (problem,) = problems
+            assert isinstance(problem, autotune.AllGatherGemm)
+            found.append(problem.gathered)
+    return found
+
+
+class Doubled(nn.Module):
+    """Two layers, of an input and of another one that is made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.fails = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.one(x)
+        if self.fails:
+            raise ValueError("in the midst")
+        out: Tensor = first + self.other(x * 2)
+        return out
+
+
+def handed_on(context: autotune.Context) -> dict[str, Any]:
+    """Differences from torch's styles, of uneven rows, whole DTensors and shared gathers; the kinds of results."""
+    torch.manual_seed(8)
+    device = context.heap.device
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    linear, x = nn.Linear(16, 16, device=device), torch.randn(3, 16, device=device)
+    found: dict[str, Any] = {}
+
+    def both(kind: str, given: Tensor, plain: nn.Module = linear, **options: Any) -> list[Tensor]:
+        styles = getattr(autotune.nn, kind)(context, **options), getattr(theirs, kind)(**options)
+        results = [parallelize_module(copy.deepcopy(plain), mesh, style)(given) for style in styles]
+        found.setdefault("kinds", []).append([_kind(each) for each in results])
+        return results
+
+    uneven = distribute_tensor(x, mesh, [Shard(0)])
+    found["uneven input"] = difference(*both("ColwiseParallel", uneven, use_local_output=False))
+    found["uneven output"] = difference(
+        *both("RowwiseParallel", part(x, 1), output_layouts=Shard(0), use_local_output=False)
+    )
+    for local in (False, True):
+        for wanted in (Replicate(), Shard(0), Shard(1)):
+            options = {"output_layouts": wanted, "use_local_output": local}
+            found[f"columns {wanted} {local}"] = difference(*both("ColwiseParallel", x[:2], **options))
+            found[f"rows {wanted} {local}"] = difference(*both("RowwiseParallel", part(x[:2], 1), **options))
+    whole, gradients = distribute_tensor(x, mesh, [Replicate()]).requires_grad_(), []
+    for result in both("ColwiseParallel", whole):
+        gradients += torch.autograd.grad(result.sin().sum(), whole)
+    found["gradient of a whole"] = difference(*gradients)
+    prepared = theirs.PrepareModuleInput(input_layouts=(Shard(0),), desired_input_layouts=(Replicate(),))
+    plan: dict[str, theirs.ParallelStyle] = {
+        "": prepared, "one": theirs.ColwiseParallel(), "other": theirs.ColwiseParallel(),
+    }  # fmt: skip
+    plain, mine = Doubled().to(device), part(torch.randn(4, 16, device=device), 0)
+    models = [
+        parallelize_module(copy.deepcopy(plain), mesh, each)
+        for each in (autotune.nn.tuned(plan, context, share_gather=True), plan)
+    ]
+    found["of two inputs"] = difference(*(model(mine) for model in models))
+    alone = autotune.nn.tuned({"": prepared, "0": theirs.ColwiseParallel()}, context, share_gather=True)
+    with autotune.collect() as called:
+        parallelize_module(nn.Sequential(nn.Linear(16, 8)).to(device), mesh, alone)(mine)
+    found["alone"] = [problem.gathered for problem in called if isinstance(problem, autotune.AllGatherGemm)]
+    models[0].fails = True  # type: ignore[assignment]
+    try:
+        models[0](mine)
+    except ValueError:
+        found["kept"] = models[0].one.gathered._input is not None  # type: ignore[union-attr]
+    found["other order"] = said(
+        lambda: autotune.nn.ColwiseParallel(context)._apply(linear, DeviceMesh(device.type, [1, 0]))
+    )
+    return found
+
+
+def _kind(result: Tensor) -> list[str]:
+    return [str(each) for each in result.placements] if isinstance(result, DTensor) else ["local"]

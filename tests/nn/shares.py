@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
-
-from autotune.errors import AutotuneError
 
 Tensor = torch.Tensor
 HEAP = 1 << 28 if torch.cuda.is_available() else 32 << 20
@@ -28,12 +24,3 @@ def whole(tensor: Tensor) -> Tensor:
 def part(tensor: Tensor, dim: int) -> Tensor:
     """This rank's, as a leaf."""
     return tensor.detach().chunk(dist.get_world_size(), dim)[dist.get_rank()].clone().requires_grad_()
-
-
-def said(attempt: Callable[[], object]) -> str:
-    """The error of a call, by name and message."""
-    try:
-        attempt()
-    except AutotuneError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"

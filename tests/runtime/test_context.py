@@ -10,7 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,14 +33,6 @@ from autotune.runtime.lookup import forget_lookups
 from autotune.runtime.operator import OPERATORS, Operator
 from autotune.task import Task
 from autotune.workloads import names, workload
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_without_a_process_group_the_first_step_is_named() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_every_child_looks_up(url: str, forks: int) -> None:
         thread.start()
     try:
         for _ in range(forks):
-            assert wait(fork(url)) == 0
+            assert forked(url) == 0
     finally:
         over.set()
         for thread in threads:
@@ -82,7 +81,7 @@ def test_a_fork_does_not_wait_for_a_lookup_that_hangs(url: str, monkeypatch: pyt
         thread.start()
         asked.wait()
     try:
-        assert wait(fork(url)) == 0
+        assert forked(url) == 0
     finally:
         over.set()
         thread.join()
@@ -145,27 +144,18 @@ def test_a_child_forked_in_the_midst_of_a_first_use_does_not_hang(tmp_path: Path
     assert end == "none hangs" and all(use.endswith(" True") for use in uses), ran.stdout + ran.stderr
 
 
-def fork(url: str) -> int:
+def forked(url: str) -> int | None:
+    """How a child that looks up ends; None if it hangs."""
+    child = multiprocessing.get_context("fork").Process(target=in_a_child, args=(url,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads: that is it
-        child = os.fork()
-    if child == 0:
-        end = 1
-        try:
-            forget_lookups()
-            end = 0 if look_up(url, 80) else 2
-        finally:
-            os._exit(end)
-    return child
+        child.start()
+    child.join(SECONDS)
+    ended = child.exitcode
+    child.kill()
+    return ended
 
 
-def wait(child: int) -> int | str:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "hangs"
+def in_a_child(url: str) -> None:
+    forget_lookups()
+    assert look_up(url, 80)

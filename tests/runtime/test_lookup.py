@@ -170,17 +170,6 @@ def test_every_field_of_the_provenance_makes_an_entry_stale(database: Path, fiel
     assert look(database, m=2048).source == "predicted", "nor is it near anything"
 
 
-def test_a_superseded_winner_is_served_until_there_is_a_newer_one(database: Path) -> None:
-    study = keep(database, tuned(4))
-    with Store.open(database) as store:
-        store.forget(study)
-    keep(database, tuned(2), finish=False)
-    assert look(database).config == tuned(4)
-    keep(database, tuned(2))
-    forget_lookups()
-    assert look(database).config == tuned(2)
-
-
 @pytest.mark.parametrize("fields", [{}, {"device": "NVIDIA H100"}, {"interconnect": "pcie"}], ids=str)
 def test_machines_share_a_database_and_nothing_else(database: Path, fields: dict[str, Any]) -> None:
     other = dataclasses.replace(EIGHT_GPUS, **fields) if fields else LAPTOP
@@ -281,16 +270,12 @@ def test_a_look_up_says_for_which_routing_its_config_was_tuned(database: Path) -
 
 
 def test_bad_input(database: Path) -> None:
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Other(autotune.problem.Problem):  # type: ignore[misc, name-defined]
-        workload = "other"
-
     older = dataclasses.replace(EIGHT_GPUS, device="NVIDIA A100", arch="sm_80")
     fp8, here = problem(dtype="fp8", b_order="nk", scales="tensor"), {"machine": EIGHT_GPUS}
     cases: list[tuple[type[Exception], Any, Any, dict[str, Any]]] = [
         (UnknownWorkload, "all_gather", problem(), here),
         (InputError, "all_gather_gemm", problem(), {**here, "regime": "eager"}),
-        (InvalidProblem, "all_gather_gemm", Other(world_size=2), here),
+        (InvalidProblem, "all_gather_gemm", autotune.GemmAllReduce(m=16, n=32, k=32, world_size=2), here),
         (InputError, type(FOUND), problem(), here),
         (InputError, None, problem(), here),
         (InvalidProblem, "all_gather_gemm", fp8, {"machine": older}),

@@ -14,10 +14,21 @@ import torch
 from autotune.runtime import stream_order
 
 
+@dataclass
+class Stream:
+    number: int
+    waited: list[Stream] = field(default_factory=list)
+
+    def wait_stream(self, other: Stream) -> None:
+        self.waited.append(other)
+
+
 class Current(threading.local):
     """As torch and CUDA have it: each thread begins with the first GPU."""
 
     index = 0
+    stream = Stream(0)
+    capturing = False
 
 
 @pytest.fixture
@@ -32,10 +43,10 @@ def current(monkeypatch: pytest.MonkeyPatch) -> Current:
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: found.index)
     monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: SimpleNamespace(wait_stream=lambda other: None))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    driver = SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda index: 100 + index))
-    monkeypatch.setattr(stream_order, "driver", driver)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: found.stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: found.capturing)
+    active = SimpleNamespace(get_current_stream=lambda index: found.stream.number)
+    monkeypatch.setattr(stream_order, "driver", SimpleNamespace(active=active))
     return found
 
 
@@ -56,35 +67,20 @@ def test_a_call_is_made_on_its_device_by_any_thread(current: Current) -> None:
     assert seen[3:] == [1, 1, 0], "the launches on the heap's device, the thread as it was"
 
 
-@dataclass
-class Stream:
-    number: int
-    waited: list[Stream] = field(default_factory=list)
+def test_a_call_waits_for_the_one_before_on_another_stream(current: Current) -> None:
+    own, streams = stream_order.StreamOrder(), [Stream(0), Stream(1), Stream(2)]
 
-    def wait_stream(self, other: Stream) -> None:
-        self.waited.append(other)
-
-
-def test_a_call_waits_for_the_one_before_on_another_stream(current: Current, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, streams, capturing = stream_order.StreamOrder(), [Stream(0), Stream(1), Stream(2)], False
-    now = streams[0]
-    active = SimpleNamespace(get_current_stream=lambda index: now.number)
-    monkeypatch.setattr(stream_order, "driver", SimpleNamespace(active=active))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: now)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-
-    def call() -> list[Stream]:
-        now.waited.clear()
+    def call(number: int) -> list[Stream]:
+        current.stream = streams[number]
+        current.stream.waited.clear()
         own.take(torch.device("cuda", 0), lambda: None)
-        return list(now.waited)
+        return list(current.stream.waited)
 
-    assert call() == call() == [], "no call before, then one on the same stream"
-    now = streams[1]
-    assert call() == [streams[0]] and call() == []
-    now, capturing = streams[2], True
-    assert call() == [], "what is captured has the caller's order"
-    capturing = False
-    assert call() == [streams[1]]
+    assert call(0) == call(0) == [], "no call before, then one on the same stream"
+    assert call(1) == [streams[0]] and call(1) == []
+    current.capturing = True
+    assert call(2) == [], "what is captured has the caller's order"
+    current.capturing = False
+    assert call(2) == [streams[1]]
     own.forget()
-    now = streams[0]
-    assert call() == [], "of a program that has closed its contexts no stream is kept"
+    assert call(0) == [], "of a program that has closed its contexts no stream is kept"

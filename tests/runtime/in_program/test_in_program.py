@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks_of_functions import held, run_ranks
+from ranks_of_functions import held, run_ranks, warnings_told
 from torch.utils.flop_counter import FlopCounterMode
 
 import autotune
@@ -211,7 +210,7 @@ def agreeing(folder: str) -> dict[str, Any]:
     gc.collect()
     answers["given back"] = held() == before
     with tuned_by_another(url) as done:
-        with warnings_of(logging.getLogger("autotune")) as told:
+        with warnings_told() as told:
             answers["waited"] = tune(folder, width=512, trials=1, timeout=PATIENCE)
         answers["told"] = told
         answers["by then the other was done"] = done.is_set()
@@ -226,16 +225,6 @@ def agreeing(folder: str) -> dict[str, Any]:
     answers["on a larger heap"] = tune(folder, width=1 << 19, trials=1)
     del os.environ["AUTOTUNE_HEAP_BYTES"]
     return answers
-
-
-@contextmanager
-def warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
-    told: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    yield told
-    logger.removeHandler(handler)
 
 
 @contextmanager

@@ -114,19 +114,9 @@ def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune
     return list({config["mode"]: config for config in reversed(found)}.values())
 
 
-OPTIONS = {
-    "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
-    "flash_decode": ("soft_cap", "result"),
-}  # fmt: skip
-
-
-def options(problem: Problem) -> dict[str, Any]:
-    along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
-    return {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
-
-
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options(problem), **more)
+    options = arguments_of(workload(problem.workload), problem, {})  # type: ignore[arg-type]
+    out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options, **more)
     return out
 
 
@@ -141,6 +131,24 @@ def drawn(problem: Any, seed: int, device: torch.device) -> tuple[Operands, torc
 def error(out: torch.Tensor, reference: torch.Tensor) -> float:
     """Relative; infinite where a NaN came out."""
     return float(((out.float() - reference).norm() / reference.norm()).nan_to_num(nan=float("inf")))
+
+
+def difference(made: Any, wanted: Any) -> float:
+    """The largest relative difference of one result or several; infinite where shapes, types or strides differ."""
+    if made is None or wanted is None:
+        return 0.0 if made is wanted else float("inf")
+    if isinstance(wanted, (list, tuple)):
+        return max(difference(*pair) for pair in zip(made, wanted, strict=True))
+    if (made.shape, made.dtype, made.stride()) != (wanted.shape, wanted.dtype, wanted.stride()):
+        return float("inf")
+    return float((made.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6))
+
+
+def normal(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16, same: bool = False) -> torch.Tensor:
+    """Other numbers on each rank, or the same on all."""
+    generator = torch.Generator().manual_seed(1000 * seed + (0 if same else dist.get_rank()))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.randn(shape, generator=generator).to(device, dtype)
 
 
 def listed(results: Any) -> list[torch.Tensor]:

@@ -17,13 +17,19 @@ WAYS: dict[str, tuple[Any, Any]] = {
     "apart": (lambda x: x[::2, DEPTH : 2 * DEPTH], lambda x: x[:DEPTH, COLUMNS:]),
     "transposed": (lambda x: x[::2, :DEPTH].t().contiguous().t(), lambda x: x.t().contiguous().t()[:DEPTH, :COLUMNS]),
     "steps": (lambda x: x[::2, ::3], lambda x: x[:DEPTH, ::2]),
+    "at one address": (lambda x: x[: len(x) // 2, :DEPTH], lambda x: x[:DEPTH, :COLUMNS]),
+    "at that address, dense": (lambda x: _dense(x, len(x) // 2, DEPTH), lambda x: _dense(x, DEPTH, COLUMNS)),
 }
 """A and B from wider matrices, twice as many rows and three times the depth, twice as many columns."""
 
 
+def _dense(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    return x.view(-1)[: rows * columns].view(rows, columns)
+
+
 def everything(url: str) -> dict[str, Any]:
     with autotune.Context(HEAP, url=url) as context:
-        functions = (dimensions, averages, scaled, strides, one_place, ragged)
+        functions = (dimensions, averages, scaled, strides, ragged)
         found: dict[str, Any] = {function.__name__: function(context) for function in functions}
         context.check()
     return found
@@ -133,6 +139,7 @@ def strides(context: autotune.Context) -> dict[str, float]:
         rows = 16 if name != "gemm_reduce_scatter" else 16 * world
         wide_a, wide_b = parts(context, 14, 2 * rows, 3 * DEPTH), parts(context, 15, 3 * DEPTH, 2 * COLUMNS)
         for config in configs(Task(problem, context.machine)):
+            out = normal(context, 16, problem.m if name != "gemm_reduce_scatter" else 16, COLUMNS)
             for way, (of_a, of_b) in WAYS.items():
                 a, b = [of_a(x) for x in wide_a], [of_b(x) for x in wide_b]
                 if name == "all_gather_gemm":
@@ -143,32 +150,10 @@ def strides(context: autotune.Context) -> dict[str, float]:
                     reference = reference.chunk(world)[rank]
                 operator = getattr(autotune, name)
                 found[f"{name} {config['mode']} {way}"] = max(
-                    error(operator(context, a[rank], b[rank], config=config), reference)
+                    error(operator(context, a[rank], b[rank], out=out, config=config), reference)
                     for _ in range(1 + (way == "steps"))
                 )
         context.release()
-    return found
-
-
-def one_place(context: autotune.Context) -> dict[str, float]:
-    """Errors by operator and mode of operands at one address: a slice of a wider matrix, then dense."""
-    heap, found = context.heap, {}
-    rank, world = heap.rank, heap.world_size
-    problems = {
-        "all_gather_gemm": autotune.AllGatherGemm(m=16 * world, n=COLUMNS * world, k=DEPTH, world_size=world),
-        "gemm_all_reduce": autotune.GemmAllReduce(m=16, n=COLUMNS, k=DEPTH * world, world_size=world),
-    }
-    wide_a, wide_b = parts(context, 16, 16, 2 * DEPTH), parts(context, 17, DEPTH, 2 * COLUMNS)
-    for name, problem in problems.items():
-        for config in configs(Task(problem, context.machine)):
-            out = torch.empty(16 if name == "gemm_all_reduce" else 16 * world, COLUMNS, dtype=wide_a[0].dtype)
-            out = out.to(heap.device)
-            for dense in (False, True):
-                a = [x.view(-1)[: 16 * DEPTH].view(16, DEPTH) if dense else x[:, :DEPTH] for x in wide_a]
-                b = [x.view(-1)[: DEPTH * COLUMNS].view(DEPTH, COLUMNS) if dense else x[:, :COLUMNS] for x in wide_b]
-                reference = total(a, b) if name == "gemm_all_reduce" else product(torch.cat(a), b[rank])
-                getattr(autotune, name)(context, a[rank], b[rank], out=out, config=config)
-                found[f"{name} {config['mode']} {dense}"] = error(out, reference)
     return found
 
 

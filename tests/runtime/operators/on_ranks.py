@@ -25,11 +25,6 @@ from autotune.heap.patience import polls
 from autotune.task import Task
 
 
-def several(arguments: tuple[str, list[str]]) -> dict[str, Any]:
-    url, names = arguments
-    return {name: globals()[name](url) for name in names}
-
-
 def every_mode(url: str) -> dict[str, float]:
     """The worst error of each operator and mode, called in turns, three times each, ranks out of step."""
     worst: dict[str, float] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from calls import HEAP, call, drawn, error, problems
-from ranks_of_functions import drivers_connection
+from ranks_of_functions import drivers_connection, join
 
 import autotune
 from autotune.config import Config
@@ -128,15 +128,7 @@ def _chosen(problem: Problem, context: autotune.Context, number: int) -> Config 
 
 def main() -> None:
     driver = drivers_connection()
-    rank, world_size, folder = driver.recv()
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus:
-        torch.cuda.set_device(rank % gpus)
-    backend = "gloo" if not gpus else "cpu:gloo,cuda:nccl" if world_size <= gpus else "cpu:gloo,cuda:gloo"
-    device = torch.device("cuda", rank) if backend.endswith("nccl") else None
-    dist.init_process_group(
-        backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size, device_id=device
-    )
+    join(*driver.recv(), gpu=torch.cuda.is_available())
     player = Rank()
     driver.send("ready")
     try:

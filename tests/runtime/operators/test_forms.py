@@ -12,11 +12,11 @@ from two_ranks import TWO_GPUS
 GATHER, SCATTER, REDUCE, DECODE = (len(modes - {"bsp"}) for modes in MODES.values())
 FORMS: dict[str, dict[str, int]] = {
     "dimensions": {
-        "dimensions": 6, "averages": 2 * 5, "scaled": 2, "strides": 3 * (GATHER + SCATTER + REDUCE),
-        "one_place": 2 * (GATHER + REDUCE), "ragged": 2 * 4 + 3,
+        "dimensions": 6, "averages": 2 * 5, "scaled": 2, "strides": 5 * (GATHER + SCATTER + REDUCE),
+        "ragged": 2 * 4 + 3,
     },
     "epilogues": {
-        "quantised": 1 + GATHER, "residual": 2, "several": 2, "gathered": 2 * (GATHER - 1) + 1,
+        "quantised": 1 + GATHER, "residual": 2, "several": 1, "gathered": 2 * (GATHER - 1) + 1,
         "gathered_bits": GATHER, "infinite": SCATTER + REDUCE,
     },
     "torch_modes": {

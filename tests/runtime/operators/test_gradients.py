@@ -11,8 +11,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from calls import HEAP, WORST, listed, said, url
-from forms_on_ranks import difference, every, in_fp64, loss, once, total, without_ranks
-from gradient_forms import COLUMNS, DEPTH, Form, Tensor, forms
+from gradient_forms import (
+    COLUMNS,
+    DEPTH,
+    Form,
+    Tensor,
+    difference,
+    every,
+    forms,
+    in_fp64,
+    loss,
+    once,
+    total,
+    without_ranks,
+)
 from ranks_of_functions import run_ranks
 from torch.utils.checkpoint import checkpoint
 from two_ranks import A_GPU_EACH, sampled

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as theirs
-from calls import url
+from calls import difference, normal, url
 from ranks_of_functions import run_ranks
 from two_ranks import A_GPU_EACH, sampled
 
@@ -57,23 +57,6 @@ HEAP = 32 << 20
 OPS = torch.ops.symm_mem
 
 
-def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32, same: bool = False) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1000 * seed + (0 if same else dist.get_rank()))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.randn(shape, generator=generator).to(device, dtype)
-
-
-def error(made: Any, wanted: Any) -> float:
-    """The largest relative difference; infinite where shapes, types or strides differ."""
-    if made is None or wanted is None:
-        return 0.0 if made is wanted else float("inf")
-    if isinstance(wanted, (list, tuple)):
-        return max(error(*pair) for pair in zip(made, wanted, strict=True))
-    if (made.shape, made.dtype, made.stride()) != (wanted.shape, wanted.dtype, wanted.stride()):
-        return float("inf")
-    return float((made.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-6))
-
-
 def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
     """Errors, by torch's fallbacks, and calls of ours, of each form; a sample has each gather once, of one or the other
     type, and returns A or does not.
@@ -87,7 +70,7 @@ def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
     def told(form: str, ours: Any, wanted: Any) -> None:
         with autotune.collect() as problems:
             made = ours()
-        found[form] = (error(made, wanted()), sum(problems.values()))
+        found[form] = (difference(made, wanted()), sum(problems.values()))
 
     def gather(form: str, a: torch.Tensor, bs: list[torch.Tensor], dim: int, group: str = name, **more: Any) -> None:
         told(
@@ -123,7 +106,7 @@ def installed(arguments: tuple[str, bool]) -> dict[str, Any]:
                             a, w.t(), op, dim, name
                         ),
                     )
-        a, w = normal(7, 30, 64), normal(8, 32, 64)
+        a, w = normal(7, 30, 64, dtype=torch.float32), normal(8, 32, 64, dtype=torch.float32)
         gather("another group of the same ranks", a, [w.t()], 0, other.group_name)
         # An address that kernels do not take, on one rank alone, at a call that the ranks no longer agree on.
         odd = torch.empty(32 * 64 + 1, device=w.device)[1:].view(32, 64).copy_(w)
@@ -159,14 +142,15 @@ def pipelined(url: str) -> dict[str, Any]:
         hidden = torch.relu(collectives.all_gather_tensor(a, 0, group) @ w.t())
         return collectives.reduce_scatter_tensor(hidden @ v.t(), "sum", 0, group)
 
-    given, found = (normal(31, 32, 64), normal(32, 48, 64), normal(33, 64, 48)), {}
+    sizes, found = ((32, 64), (48, 64), (64, 48)), {}
+    given = [normal(31 + number, *size, dtype=torch.float32) for number, size in enumerate(sizes)]
     with autotune.Context(HEAP, url=url) as context, symm_mem.install(context):
         for function in (gather, scatter, both):
             torch._dynamo.reset()
             wanted = function(*given)
             with inductor.patch(_micro_pipeline_tp=True, force_disable_caches=True), autotune.collect() as problems:
                 made = torch.compile(function, fullgraph=True)(*given)
-            found[function.__name__] = (error(made, wanted), sum(problems.values()))
+            found[function.__name__] = (difference(made, wanted), sum(problems.values()))
         context.check()
     return found
 
@@ -193,7 +177,7 @@ def torchtitan(url: str) -> dict[str, Any]:
             y = torch.cat(AllGatherLinearMulti.apply(x, w, v, group, group.group_name), 1)
         else:
             y = LinearReduceScatter.apply(x, w, given, group, group.group_name)
-        (y.float() * normal(15, *y.shape)).sum().backward()
+        (y.float() * normal(15, *y.shape, dtype=torch.float32)).sum().backward()
         return [y.detach(), *(each.grad for each in (x, w, v, bias) if each.grad is not None)]
 
     found = {}
@@ -208,7 +192,7 @@ def torchtitan(url: str) -> dict[str, Any]:
             with autotune.Context(HEAP, url=url) as context, symm_mem.install(context), autotune.collect() as problems:
                 made = step(kind, dtype, biased)
                 context.check()
-            found[f"{kind} {biased} {dtype}"] = (error(made, wanted), sum(problems.values()))
+            found[f"{kind} {biased} {dtype}"] = (difference(made, wanted), sum(problems.values()))
     return found
 
 

@@ -21,7 +21,7 @@ ALONE = {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("alone")
-    (answers,) = run_ranks(ON_RANKS, "several", 1, folder, argument=(url(folder), list(ALONE)))
+    (answers,) = run_ranks(ON_RANKS, list(ALONE), 1, folder, argument=url(folder))
     return dict(answers)
 
 
@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("pair")
     turns = ["every_mode", "disagreements", "missed", "missed_backward", "threads_in_turns"]
     names = [*turns, *RIGHT, "missed_by_a_host"]
-    answers = run_ranks(ON_RANKS, "several", 2, folder, argument=(url(folder), names))
+    answers = run_ranks(ON_RANKS, names, 2, folder, argument=url(folder))
     return {name: [answer[name] for answer in answers] for name in names}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from calls import HEAP, listed, said, url
+from calls import HEAP, Calls, listed, said, url
 from moe_layer_on_ranks import Layer
 from ranks_of_functions import run_ranks
+from test_contract import operator_of, problems
 from two_ranks import A_GPU_EACH
 
 import autotune
@@ -21,25 +23,6 @@ from autotune.task import Task
 from autotune.workloads import workload
 
 WORST = 2e-2
-
-PLAN: list[list[int]] = [[4], [0], [0]]
-SHAPES = {
-    "all_gather_gemm": [[0, 256]],
-    "all_gather_gemm_gathered": [[0, 256], [0, 128]],
-    "all_gather_gemm_quantised": [[0, 128], [0, 1]],
-    "gemm_reduce_scatter": [[0, 256]],
-    "gemm_all_reduce": [[0, 256]],
-    "all_reduce_norm": [[0, 256], [0, 256]],
-    "gemm_all_reduce_norm": [[0, 256], [0, 256]],
-    "all_reduce_norm_quantised": [[0, 256], [0, 256], [0, 2]],
-    "gemm_all_reduce_norm_quantised": [[0, 256], [0, 256], [0, 1]],
-    "flash_decode": [[0, 2, 64]],
-    "moe_dispatch": [[0, 128], *PLAN],
-    "moe_dispatch_scaled": [[0, 128], *PLAN, [0, 1]],
-    "moe_dispatch_gemm": [[0, 256], *PLAN],
-    "moe_combine": [[0, 128]],
-    "moe_gemm_combine": [[0, 128]],
-}
 
 
 @pytest.fixture(scope="module", params=A_GPU_EACH)
@@ -50,9 +33,10 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_call_without_rows_has_none_in_its_results_and_runs_nothing(ranks: list[dict[str, Any]]) -> None:
     for found in (each["without rows"] for each in ranks):
-        assert set(found["operators"]) == set(SHAPES)
-        assert {name: found["shapes"][name] for name in SHAPES} == SHAPES
-        layers = {name: shapes for name, shapes in found["shapes"].items() if name not in SHAPES}
+        wanted = found["wanted"]
+        assert set(found["operators"]) == set(wanted)
+        assert {name: found["shapes"][name] for name in wanted} == wanted
+        layers = {name: shapes for name, shapes in found["shapes"].items() if name not in wanted}
         assert len(layers) == 7 and all(shapes[0][:2] == [1, 0] for shapes in layers.values()), layers
         assert found["alike"] and found["zero"] and found["out"] and found["left"] and found["problems"] == 0, found
         assert found["gradients"] == [[[0, 128], 0.0]] * 6
@@ -65,7 +49,8 @@ def test_tokens_may_differ_from_rank_to_rank(ranks: list[dict[str, Any]]) -> Non
         assert max(found["uneven"].values()) < WORST and found["compiled"] < WORST, found
 
 
-FP8 = torch.float8_e4m3fn
+WHOLE = {"b", "bias", "weight", "k_cache", "v_cache", "k_scale", "v_scale", "scale_b"}
+"""Operands without rows."""
 K, N, TOP_K, LOCAL = 128, 256, 2, 3
 MOST_EXPERTS = 100
 
@@ -82,8 +67,10 @@ def everything(url: str) -> dict[str, Any]:
 
 def without_rows(context: autotune.Context) -> dict[str, Any]:
     """By operator and layer: shapes of results, whether all ways agree, and what else a call without rows does."""
-    left, calls = context.heap.left, dict(calls_without_rows(context))
-    layers = dict(layers_without_rows(context))
+    left, layers = context.heap.left, dict(layers_without_rows(context))
+    calls, wanted = dict[str, Call](), {}
+    for name, call, shapes in calls_without_rows(context):
+        calls[name], wanted[name] = call, shapes
 
     def all_of(given: dict[str, Any]) -> dict[str, list[Tensor]]:
         return {name: listed(call()) for name, call in given.items()}
@@ -95,55 +82,43 @@ def without_rows(context: autotune.Context) -> dict[str, Any]:
         ways.append({name: listed(call(*outs[name])) for name, call in calls.items()})
         same = [ways[-1][name][0] is outs[name][0] for name in calls if name != "all_gather_gemm_quantised"]
         ways.append(torch.compile(all_of, backend="aot_eager", fullgraph=True)({**calls, **layers}))
-    shapes = {name: [list(each.shape) for each in results] for name, results in first.items()}
+    made = {name: [list(each.shape) for each in results] for name, results in first.items()}
     zero = not any(each.float().any() for way in ways for results in way.values() for each in results)
-    alike = all([list(x.shape) for x in results] == shapes[name] for way in ways for name, results in way.items())
+    alike = all([list(x.shape) for x in results] == made[name] for way in ways for name, results in way.items())
     return {
-        "shapes": shapes, "alike": alike, "zero": zero, "out": all(same), "left": context.heap.left == left,
-        "problems": len(problems), "operators": sorted({*OPERATORS} - {"all_gather_gemm_kept"}),
+        "shapes": made, "wanted": wanted, "alike": alike, "zero": zero, "out": all(same),
+        "left": context.heap.left == left, "problems": len(problems),
+        "operators": sorted({*OPERATORS} - {"all_gather_gemm_kept"}),
         "gradients": gradients_without_rows(context),
         "one alone": one_alone(context),
     }  # fmt: skip
 
 
-def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
-    """By operator: a call, of its results where they are to be given."""
-    ranks, device, bf16 = context.heap.world_size, context.heap.device, torch.bfloat16
+def calls_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call, list[list[int]]]]:
+    """By operator: a call, of its results where they are to be given, and their shapes."""
+    first = {operator_of(problem): problem for problem, _ in reversed(list(problems()))}
+    for name, problem in ((name, first.get(operator)) for name, operator in OPERATORS.items()):
+        if problem is None:  # no public function ends there
+            continue
+        mark = context.heap.mark()
+        calls = Calls(context, problem)
+        operands = {each: without_rows_of(each, x) for each, x in calls.copies(1).items()}
+        function = functools.partial(calls.function, context, **calls.given(operands))
+        shapes = [list(x.shape) for x in calls.operation.outputs()]
+        context.heap.release(mark)
+        takes_out = "out" in inspect.signature(calls.function).parameters
 
-    def made(*shape: int, dtype: torch.dtype = bf16) -> Tensor:
-        return torch.ones(shape, device=device).to(dtype)
+        def call(*outs: Tensor, function: Call = function, takes_out: bool = takes_out) -> Any:
+            return function(out=outs if len(outs) > 1 else outs[0]) if outs and takes_out else function()
 
-    a, b, weight, none = made(0, K), made(K, N), made(N), made(0, N)
-    x, ids, gates = made(0, K), made(0, TOP_K, dtype=torch.int32), made(0, TOP_K, dtype=torch.float32)
-    experts, up, down = LOCAL * ranks, made(LOCAL, K, 2 * N), made(LOCAL, N, K)
-    plan = made(LOCAL + 1, dtype=torch.int32) * 0, made(0, dtype=torch.int32), made(0, dtype=torch.float32)
-    q, cache, table = made(0, 2, 64), made(4, 16, 1, 64), made(0, 2, dtype=torch.int32)
-    scales, lengths = made(0, 1, dtype=torch.float32), made(0, dtype=torch.int32)
+        ends = 1 if "dispatch" in problem.workload else None  # of the experts' rows; there are as many as experts
+        yield name, call, [[0, *shape[1:]] if at != ends else shape for at, shape in enumerate(shapes)]
 
-    def one(call: Call, *operands: Any, **options: Any) -> Call:
-        return lambda out=None: call(context, *operands, out=out, **options)
 
-    def several(call: Call, *operands: Any, **options: Any) -> Call:
-        return lambda *outs: call(context, *operands, out=outs or None, **options)
-
-    yield "all_gather_gemm", one(autotune.all_gather_gemm, a, b)
-    yield "all_gather_gemm_gathered", several(autotune.all_gather_gemm_with_gathered, a, b)
-    quantised = functools.partial(autotune.all_gather_gemm_quantised, context, a, b, epilogue="swiglu")
-    yield "all_gather_gemm_quantised", lambda *outs: quantised()
-    yield "gemm_reduce_scatter", one(autotune.gemm_reduce_scatter, a, b, residual=none)
-    yield "gemm_all_reduce", one(autotune.gemm_all_reduce, a, b)
-    yield "all_reduce_norm", several(autotune.all_reduce_norm, none, none, weight)
-    yield "gemm_all_reduce_norm", several(autotune.gemm_all_reduce_norm, a, b, none, weight)
-    norm, normed = autotune.all_reduce_norm_quantised, autotune.gemm_all_reduce_norm_quantised
-    yield "all_reduce_norm_quantised", several(norm, none, none, weight, scales="block")
-    yield "gemm_all_reduce_norm_quantised", several(normed, a, b, none, weight, scales="row")
-    yield "flash_decode", one(autotune.flash_decode, q, cache, cache, table, lengths)
-    yield "moe_dispatch", several(autotune.moe_dispatch, x, ids, gates, experts=experts)
-    scaled = several(autotune.moe_dispatch, x.to(FP8), ids, gates, experts=experts, scale_x=scales)
-    yield "moe_dispatch_scaled", scaled
-    yield "moe_dispatch_gemm", several(autotune.moe_dispatch_gemm, x, ids, gates, up, experts=experts)
-    yield "moe_combine", one(autotune.moe_combine, x, *plan, ids)
-    yield "moe_gemm_combine", one(autotune.moe_gemm_combine, none, down, *plan, ids)
+def without_rows_of(name: str, operand: Tensor | None) -> Tensor | None:
+    if operand is None or name in WHOLE or (name == "scale_a" and operand.dim() == 1):
+        return operand
+    return operand * 0 if name == "offsets" else operand[:0]
 
 
 def layers_without_rows(context: autotune.Context) -> Iterator[tuple[str, Call]]:
