@@ -49,7 +49,7 @@ def closure(name: str) -> set[Path]:
         file = todo.pop()
         if file not in seen:
             seen.add(file)
-            modules = [module for _, module in imported(file, PACKAGE.parent)]
+            modules = [module for _, module in imported(file.read_text(), file, PACKAGE.parent)]
             todo += [each for module in modules for each in files_of(module) if decides(each)]
     return {each for each in seen if not sources.DECLARED.fullmatch(each.relative_to(PACKAGE).as_posix())}
 
