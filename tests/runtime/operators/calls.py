@@ -114,8 +114,16 @@ def configs(task: Task[Problem], but: str = "warp_specialized") -> list[autotune
     return list({config["mode"]: config for config in reversed(found)}.values())
 
 
+OPTIONS = {
+    "all_gather_gemm": ("in_place",), "gemm_reduce_scatter": (), "gemm_all_reduce": ("deterministic",),
+    "flash_decode": ("soft_cap", "result"),
+}  # fmt: skip
+"""By name, and not from the workload: a call is compiled, too, and a look into the registry would break its graph."""
+
+
 def call(context: autotune.Context, problem: Any, operands: Operands, **more: Any) -> torch.Tensor:
-    options = arguments_of(workload(problem.workload), problem, {})  # type: ignore[arg-type]
+    along_k = {"gather_dim": -1} if getattr(problem, "layout", "rows") == "k" else {}
+    options = {name: getattr(problem, name) for name in OPTIONS[problem.workload]} | along_k
     out: torch.Tensor = getattr(autotune, problem.workload)(context, *operands, **options, **more)
     return out
 
