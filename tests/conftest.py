@@ -154,7 +154,7 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
-    """An empty one."""
+    """A new store without studies."""
     from autotune.db import Store
 
     with Store.open(tmp_path / "cache.db") as opened:

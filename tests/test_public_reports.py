@@ -51,7 +51,7 @@ def source(kernel: Any) -> str:
 @pytest.mark.parametrize("gpu", EVERYWHERE)
 def test_2_an_entry_on_one_rank_alone(tmp_path: Path, gpu: str) -> None:
     """The others tune, or wait for ever: vLLM #57423, sglang #40320."""
-    of_first, of_last = on_ranks("test_corners.py", "different_databases", 2, tmp_path, gpu)
+    of_first, of_last = on_ranks("corners_on_ranks.py", "different_databases", 2, tmp_path, gpu)
     for found in (of_first, of_last):
         assert [entry[:2] for entry in found] == [["exact", True], ["default", False]]
     assert [entry[2] for entry in of_last] == [[], []]

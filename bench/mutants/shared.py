@@ -186,8 +186,8 @@ MUTANTS: list[Mutant] = [
     ),
     *rows_of(
         "kernels/primitives/exchange.py",
-        ("parts are not waited for", "rs push", ("late = heap.wait(counters + (1 - peers.rank) * counters_apart, target, peers)", "late = 0")),
-        ("parts are not waited for", "rs pull", ("late = heap.wait(counters + (1 - peers.rank) * counters_apart, target, peers)", "late = 0")),
+        ("parts are not waited for", "rs push", ("late = heap.wait(counters + awaited * counters_apart, target, peers)", "late = 0")),
+        ("parts are not waited for", "rs pull", ("late = heap.wait(counters + awaited * counters_apart, target, peers)", "late = 0")),
         ("a peer's part is not added", "rs push", ("for turn in range(0 if BY_RANK else 1, WORLD):", "for turn in range(2, WORLD):")),
         ("a row's scale on the wire is dropped", "rs wire", ("heap.load(places, peers.rank, holder, peers.bases))", "heap.load(places, peers.rank, holder, peers.bases) * 0.0 + 1.0)")),
         ("scales on the wire are the next row's", "rs wire", ("places = scales + place * acc.shape[0] + tl.arange(0, acc.shape[0])", "places = scales + place * acc.shape[0] + (tl.arange(0, acc.shape[0]) + 1) % acc.shape[0]")),

@@ -139,7 +139,6 @@ def launch(clock: Any, n: int = 200, tune: bool = False, **options: Any) -> Answ
 
 
 def by_rank(*values: Any) -> Any:
-    """This rank's value."""
     return values[dist.get_rank()]
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from scripts import run_script
 
 from autotune.heap import gpu, loading
@@ -93,14 +91,6 @@ class Iris:
 
     def get_heap_bases(self) -> torch.Tensor:
         return torch.tensor([self._memory.data_ptr()])
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_what_is_closed_is_gone_before_the_collector_comes(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_what_is_handed_on_without_memory_crosses_the_links_once(tmp_path: Path)
 
 
 def bytes_of_peers_shard(argument: dict[str, Any]) -> int:
-    """What one call of a config of all-gather + GEMM loads from the other rank's shard of A, which is in place."""
+    """Counts the bytes that one all-gather + GEMM loads from the other rank's shard of A, which is in place."""
     found = workload("all_gather_gemm")
     problem = found.problem_type(**argument["problem"], world_size=2, in_place=True)
     heap = open_heap(found.heap_bytes(problem), dist.new_group(backend="gloo"))

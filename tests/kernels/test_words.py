@@ -217,7 +217,7 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def missing(heap: Any) -> int:
-    """How many waits time out of a rank whose peer sends nothing, or of every two words one."""
+    """Counts the waits that time out on rank 0, whose peer sends nothing, or only one of every two words."""
     late = 0
     for kernel, there in ((taking_kernel, (False, False)), *((taking_pairs_kernel, each) for each in HALVES)):
         inbox, status = heap.allocate((2, WORDS), torch.int16).zero_(), new_status(heap)

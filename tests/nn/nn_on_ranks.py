@@ -270,7 +270,7 @@ Tensor = torch.Tensor
 
 
 def made(context: autotune.Context) -> dict[str, Any]:
-    """Of layers made from others: types, gradients, sizes, biases; of those that are drawn: their parameters."""
+    """Types, gradients, sizes and biases of layers made from others; parameters of those that are drawn."""
     torch.manual_seed(7)
     device, ranks = context.heap.device, dist.get_world_size()
     given = nn.Linear(16, 8 * ranks, device=device, dtype=torch.bfloat16)

@@ -62,8 +62,7 @@ Tensor = torch.Tensor
 
 HIDDEN, WIDTH, EXPERTS, TOP_K = 32, 16, 6, 3
 SKEWED: dict[str, Any] = {"routing": "zipf", "exponent": 1.1}
-TOKENS = (5, 3)
-"""Of the two ranks."""
+TOKENS = (5, 3)  # of rank 0 and of rank 1
 
 
 class Whole:
@@ -89,7 +88,7 @@ class Whole:
 
 
 class Clamped(Whole):
-    """The same of gpt-oss' experts, whose weights lie the other way round and have biases; some gates are clamped."""
+    """gpt-oss' experts: weights transposed, biases, and some gates clamped."""
 
     def __init__(self, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(4)

@@ -317,7 +317,7 @@ def _tile(task: ReduceTask) -> dict[str, int]:
 
 
 def _columns(block_n: int, task: ReduceTask) -> int:
-    """Of a tile tried first: where a thread adds few rows of more than 4 parts, up to 8 words of wide ones spill."""
+    """A tile's columns, fewer where a thread adds more than 4 parts of few rows: up to 8 words of wider ones spill."""
     few, many = task.problem.m <= untuned.FEW_ROWS, task.problem.world_size > 4
     return min(block_n, untuned.NARROW["block_n"]) if few and many and task.machine.kind == "cuda" else block_n
 

@@ -30,7 +30,7 @@ from autotune.heap import device as heap
 NO_NUMBER = tl.constexpr(-91)
 """The bits for which an empty word stands: a NaN in bf16 and fp16, and in fp32."""
 TWO_NO_NUMBERS = tl.constexpr(-0x5A005B)
-"""Those of two words of 16 bits in one of 32."""
+"""Both halves of an int32 that stands for two empty words of 16 bits."""
 
 
 @constexpr_function
@@ -76,7 +76,7 @@ def sentinel_read(place, mask):
 
 @triton.jit
 def empty_words(words, PAIRS: tl.constexpr):
-    """How many are empty, or have an empty half: there the borrow of a subtraction sets a bit that was not set."""
+    """The number of words that are empty or, with PAIRS, have an empty half: subtracting 1 sets its top bit."""
     if PAIRS:
         empty = ((words - 0x10001) & ~words & -0x7FFF8000) != 0
     else:
