@@ -215,7 +215,9 @@ class Push(Fused):
     def in_rounds(cls, task: ScatterTask) -> Self:
         """As many tiles as fill the GPU, or more: all but the last travel beside the GEMM."""
         tile = untuned.filling_tile(task, task.problem.rows)
-        turns = {"schedule": "persistent", "signals": "next_turn"} if untuned.persists(task, tile) else {}
+        # On AMD at once: beside the number of the tile that would be signalled one tile later, 1 word spills (gfx950).
+        signals = "at_once" if task.machine.kind == "hip" else "next_turn"
+        turns = {"schedule": "persistent", "signals": signals} if untuned.persists(task, tile) else {}
         return cls.by_tiles(task).replace(**tile, **turns).fitting(task)
 
     @classmethod
