@@ -38,6 +38,8 @@ MUTANTS: list[Mutant] = [
         ("one slot", "fd kernel sentinel", ("slot = (epoch & 1).to", "slot = (epoch & 0).to"), ("slot = (epoch & (SLOTS - 1))", "slot = (epoch & 0)")),
         ("values are not emptied", "fd sentinel", ("data = sentinel_take(place,", "data = sentinel_wait(place,"), GPU),
         ("log-sum-exps are not emptied", "fd sentinel", ("    sentinel_empty(place_lse, there)\n", "    pass\n")),
+        ("weights ignore the other's size", "fd ll", ("weights = tl.exp2(lse - tl.where(largest == float(\"-inf\"), 0.0, largest)[None, :])", "weights = tl.exp2(lse * 0.0)")),
+        ("a last row is not read", "fd sentinel", ("within // WORDS < count", "within // WORDS < count - 1")),
         ("log-sum-exps are not waited for", "fd sentinel", ("    sentinel_wait(place_lse, there, peers)\n", "    pass\n")),
         ("an empty log-sum-exp is sent", "fd sentinel", ("sent_lse = sentinel_bits(lse)", "sent_lse = sentinel_bits(lse) * (rows % 2)")),
         ("values are sent to all in place of their owner", "fd heads sentinel", ("        if DELIVERY == TWO_SHOT or FORM.OWNED > 0:\n            combiner =", "        if DELIVERY == TWO_SHOT:\n            combiner =")),
@@ -85,7 +87,6 @@ MUTANTS: list[Mutant] = [
     *rows_of(
         "kernels/primitives/softmax.py",
         ("weights ignore the other's size", "fd signal", ("weights = tl.exp2(part_lse - shift)", "weights = tl.exp2(part_lse * 0.0)")),
-        ("weights ignore the other's size", "fd ll", ("weights = tl.exp2(lse - shift[None, :])", "weights = tl.exp2(lse * 0.0)")),
         ("a part is left out", "fd signal", ("there = valid & (first + each < parts)\n            part_lse", "there = valid & (first + each < parts - 1)\n            part_lse")),
         ("a merged part keeps its own size", "fd signal", ("        total *= alpha\n", ""),
          {"equivalent": "at two ranks and two parts all of them are taken in at once: what fades is zero"}),

@@ -62,6 +62,20 @@ def packed(value, epoch, LL: tl.constexpr = True):
 
 
 @triton.jit
+def halves(words, TYPE: tl.constexpr):
+    """The two elements of 16 bits in each word, fp32."""
+    low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+    high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+    return low, high
+
+
+@triton.jit
+def interleaved(low, high):
+    """[rows, words] of each half as [rows, columns]."""
+    return tl.reshape(tl.join(low, high), (low.shape[0], 2 * low.shape[1]))
+
+
+@triton.jit
 def ll_sum(words, TYPE: tl.constexpr):
     """The sum over the first dimension of words [.., rows, words], int64 or int32, whose lower half or whole holds
     elements of TYPE: fp32 [rows, columns].
@@ -69,10 +83,8 @@ def ll_sum(words, TYPE: tl.constexpr):
     The compiler fixes its order.
     """
     if TYPE.primitive_bitwidth == 16:
-        low = (words & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
-        high = ((words >> 16) & 0xFFFF).to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
-        acc = tl.join(tl.sum(low, axis=0), tl.sum(high, axis=0))
-        acc = tl.reshape(acc, (words.shape[1], 2 * words.shape[2]))
+        low, high = halves(words, TYPE)
+        acc = interleaved(tl.sum(low, axis=0), tl.sum(high, axis=0))
     else:
         acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
     return acc

@@ -12,17 +12,6 @@ import triton.language as tl
 
 
 @triton.jit
-def update(acc, total, running_max, values, lse):
-    """Take in ``values`` [parts, rows, D] and ``lse`` [parts, rows]; acc is [rows, D], total and running_max [rows]."""
-    new_max = tl.maximum(running_max, tl.max(lse, axis=0))
-    shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(lse - shift[None, :])
-    alpha = tl.exp2(running_max - shift)
-    acc = acc * alpha[:, None] + tl.sum(values * weights[:, :, None], axis=0)
-    return acc, total * alpha + tl.sum(weights, axis=0), new_max
-
-
-@triton.jit
 def finalize(acc, total, running_max):
     """The part (values, lse) that acc = sum(p v), total = sum(p), both relative to exp2(running_max), stand for."""
     empty = total == 0.0
