@@ -99,7 +99,7 @@ MUTANTS: list[Mutant] = [
         ("rows are signalled before they are stored", "arn two", *SIGNALLED_FIRST),
         ("sums are sent to the wrong block", "arn two", ("total, boxes.results, here,", "total, boxes.results, slot * block.blocks,")),
         ("the last row is not sent", "arn one", ("exists = rows < block.rows\n", "exists = rows < block.rows - 1\n")),
-        ("a rank's part is left out", "ar sentinel", ("        data = sentinel_take(pointers,", "        wanted = wanted & (sources > 0)[:, None, None]\n        data = sentinel_take(pointers,")),
+        ("a rank's part is left out", "ar sentinel", ("        words = sentinel_take(pointers,", "        wanted = wanted & (sources > 0)[:, None]\n        words = sentinel_take(pointers,")),
         ("a part is not added", "ar one", ("for source in tl.static_range(SOURCES):", "for source in tl.static_range(1, SOURCES):")),
         ("a row's scale on the wire is dropped", "ar wire", ("received(part, tl.load(places, mask=inside, other=0.0))", "part.to(tl.float32)")),
         ("scales on the wire are not sent", "ar wire two", ("heap.store(places, of_rows, peers.rank, peer, peers.bases, mask=inside)", "pass")),

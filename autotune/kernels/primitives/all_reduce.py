@@ -51,12 +51,8 @@ another block.
 
 
 @triton.jit
-def inside_block(block, column, FORM: tl.constexpr, WIDTH: tl.constexpr, PER: tl.constexpr):
-    """Offsets of WIDTH of a block's columns, from ``column`` on, in an inbox, and which exist: [BLOCK_M, words], each
-    of PER elements.
-    """
-    rows = tl.arange(0, FORM.BLOCK_M)[:, None]
-    columns = column // PER + tl.arange(0, WIDTH // PER)[None, :]
+def inside_block(block, rows, columns, PER: tl.constexpr):
+    """Offsets of words at ``rows`` and ``columns`` of a block in an inbox, each of PER elements, and which exist."""
     exists = rows < block.rows
     if block.first is not None:
         exists = exists & (rows >= block.first)
@@ -95,7 +91,8 @@ def deliver(
             places = scales + tl.cast(index, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
             inside = tl.arange(0, FORM.BLOCK_M) < block.rows
             heap.store(places, of_rows, peers.rank, peer, peers.bases, mask=inside)
-        offsets, exists = inside_block(block, column, FORM, part.shape[1], PER)
+        columns = column // PER + tl.arange(0, part.shape[1] // PER)
+        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], PER)
         heap.store(
             inbox + place_of(index, block, FORM, PER) + offsets,
             value,
@@ -114,21 +111,28 @@ def deliver(
 
 @triton.jit
 def polled(
-    inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM: tl.constexpr, SOURCES: tl.constexpr,
+    inbox, index, apart, first, block, epoch, peers, FORM: tl.constexpr, SOURCES: tl.constexpr,
     TOGETHER: tl.constexpr, PER: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what TOGETHER sources from ``first`` on sent in words, polled at once."""
+    """The sum of what TOGETHER sources from ``first`` on sent in words, polled at once.
+
+    A block is one dimension: of [sources, rows, columns] Triton (3.6) deals the sources out to threads before the rows.
+    """
+    WORDS: tl.constexpr = FORM.BLOCK_N // PER
     sources = first + tl.arange(0, TOGETHER)
-    pointers = inbox + place_of(index + sources * apart, block, FORM, PER)[:, None, None] + offsets[None, :, :]
-    wanted = (sources < SOURCES)[:, None, None] & exists[None, :, :]
+    at = tl.arange(0, FORM.BLOCK_M * WORDS)
+    offsets, exists = inside_block(block, at // WORDS, at % WORDS, PER)
+    pointers = inbox + place_of(index + sources * apart, block, FORM, PER)[:, None] + offsets[None, :]
+    wanted = (sources < SOURCES)[:, None] & exists[None, :]
     if FORM.PROTOCOL == LL:
-        part = ll_sum(ll_wait(pointers, ll_flag(epoch), wanted, peers), FORM.TYPE)
+        words = ll_wait(pointers, ll_flag(epoch), wanted, peers)
     else:
-        data = sentinel_take(pointers, tl.broadcast_to(wanted, pointers.shape), peers, PER == 2)
-        if PER == 2:
-            part = ll_sum(data, FORM.TYPE)
-        else:
-            part = tl.sum(data.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
+        words = sentinel_take(pointers, wanted, peers, PER == 2)
+    words = tl.reshape(words, (TOGETHER, FORM.BLOCK_M, WORDS))
+    if FORM.PROTOCOL == LL or PER == 2:
+        part = ll_sum(words, FORM.TYPE)
+    else:
+        part = tl.sum(words.to(FORM.TYPE, bitcast=True).to(tl.float32), axis=0)
     return part
 
 
@@ -144,7 +148,6 @@ def collect(
     THREADS: tl.constexpr = num_threads() if heap.compiles_for_cuda() else 1
     PAIRS: tl.constexpr = FORM.PROTOCOL == SENTINEL and pairs(FORM.TYPE, FORM.BLOCK_M * FORM.BLOCK_N, THREADS)
     PER: tl.constexpr = per_word(FORM.TYPE, FORM.PROTOCOL == LL or PAIRS)
-    offsets, exists = inside_block(block, 0, FORM, FORM.BLOCK_N, PER)
     if FORM.PROTOCOL != SIGNAL:
         if PAIRS:
             inbox = inbox.to(tl.pointer_type(tl.int32))
@@ -153,19 +156,19 @@ def collect(
         REGISTERS: tl.constexpr = FORM.BLOCK_M * FORM.BLOCK_N // PER * (2 if TWICE else 1)
         TOGETHER: tl.constexpr = together(SOURCES, REGISTERS)
         if TOGETHER >= SOURCES:
-            acc = polled(inbox, index, apart, 0, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER, PER)
+            acc = polled(inbox, index, apart, 0, block, epoch, peers, FORM, SOURCES, TOGETHER, PER)
         else:
             acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
             for first in tl.range(0, SOURCES, TOGETHER):
-                acc += polled(
-                    inbox, index, apart, first, offsets, exists, block, epoch, peers, FORM, SOURCES, TOGETHER, PER
-                )
+                acc += polled(inbox, index, apart, first, block, epoch, peers, FORM, SOURCES, TOGETHER, PER)
     else:
         wait_in_slot(counter, epoch, SIGNALS, peers)
+        columns = tl.arange(0, FORM.BLOCK_N)
+        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], 1)
         acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
         for source in tl.static_range(SOURCES):
             at = index + source * apart
-            part = tl.load(inbox + place_of(at, block, FORM, PER) + offsets, mask=exists, other=0.0)
+            part = tl.load(inbox + place_of(at, block, FORM, 1) + offsets, mask=exists, other=0.0)
             if scales is not None:
                 places = scales + tl.cast(at, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
                 inside = tl.arange(0, FORM.BLOCK_M) < block.rows
