@@ -50,9 +50,8 @@ class Library(LibraryMode[GemmAllReduce]):
         return library_gemm(task.problem, rates) + links(task.problem, rates) + rates.launch + launches
 
 
-PROTOCOLS = ("signal", "ll", "sentinel")
 PROTOCOL: Any = word(
-    *PROTOCOLS,
+    "signal", "ll", "sentinel",
     help="data, then a signal; or LL: words of data and flag, twice the bytes, one trip instead of two; "
          "or sentinel: data alone, polled until it is there, one trip",
     say={"signal": "data, then a signal", "ll": "LL words of data and flag", "sentinel": "sentinel words: data alone"},
@@ -252,7 +251,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
         words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
-        protocols = ("ll", "signal") if untuned.within_a_trip(task, words) else ("signal", "sentinel", "ll")
+        protocols = _protocols(task)[:: -1 if untuned.within_a_trip(task, words) else 1]
         return MODES.first_valid((fitting.replace(protocol=each) for each in protocols), task)
 
     @classmethod
@@ -266,7 +265,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
             yield from base.changed(task, task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, task: Task[Any], in_words: bool) -> Iterator[Self]:
-        for protocol in PROTOCOLS if in_words else ():
+        for protocol in _protocols(task) if in_words else ():
             if protocol != self.protocol:
                 yield self.replace(protocol=protocol)
         yield self.replace(split_k=2, block_n=_columns(self.block_n, task))
@@ -314,6 +313,13 @@ def _tile(task: ReduceTask) -> dict[str, int]:
     if rounds(task) > 1 and task.machine.has_tma and not task.machine.is_interpreter:
         return untuned.suited(untuned.WIDE, task)
     return untuned.default_tile(task, untuned.parts(task).exchange)
+
+
+def _protocols(task: ReduceTask) -> tuple[str, ...]:
+    """Protocols to try, the soonest for few words last. To more than 4 ranks not LL: it has twice the bytes for each,
+    and 4 words of a tile of 16 x 64 spill.
+    """
+    return ("signal", "sentinel") if task.problem.world_size > 4 else ("signal", "sentinel", "ll")
 
 
 def _columns(block_n: int, task: ReduceTask) -> int:

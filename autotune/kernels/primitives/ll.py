@@ -82,11 +82,12 @@ def ll_sum(words, TYPE: tl.constexpr):
 
     The compiler fixes its order.
     """
+    words = words.to(tl.int32)
     if TYPE.primitive_bitwidth == 16:
         low, high = halves(words, TYPE)
         acc = interleaved(tl.sum(low, axis=0), tl.sum(high, axis=0))
     else:
-        acc = tl.sum((words & 0xFFFFFFFF).to(tl.uint32).to(TYPE, bitcast=True), axis=0)
+        acc = tl.sum(words.to(TYPE, bitcast=True), axis=0)
     return acc
 
 
