@@ -124,7 +124,7 @@ def decodes(world_size: int) -> Iterator[tuple[str, str]]:
     latent = {"kv_heads": 1, "head_dim": 512, "rope": 64, "page_size": 64, "scale": 0.135}
     grouped = {"kv_heads": 8, "head_dim": 128, "page_size": 16}
     for (kind, heads), wire, tile in itertools.product(
-        {"latent": latent, "8 KV heads": grouped}.items(), ("rounded", "fp32"), (1, 4)
+        {"latent": latent, "8 KV heads": grouped}.items(), ("rounded", "fp32"), (2, 4, 8)
     ):
         changes = {"protocol": "sentinel", "wire": wire, "transfer_heads": tile, "combine_heads": tile}
         problem = {"batch": 32, "q_heads": 64, "kv_len": 1024, "dtype": "bf16", "lengths": "even", **heads}

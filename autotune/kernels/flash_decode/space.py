@@ -83,8 +83,9 @@ def _polled_words(s: Task[FlashDecode], combine_heads: int) -> int:
     return round_up(s.problem.world_size) * combine_heads * int(s.problem.head_dim)
 
 
-def _words_fit(s: Task[FlashDecode], protocol: str, combine_heads: int, num_warps: int) -> bool:
-    return protocol == "signal" or _polled_words(s, combine_heads) <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
+def _words_fit(s: Task[FlashDecode], protocol: str, wire: str, combine_heads: int, num_warps: int) -> bool:
+    words = _polled_words(s, combine_heads) // (2 if wire == "rounded" else 1)  # rounded ones are polled in pairs
+    return protocol == "signal" or words <= REGISTER_ELEMENTS * _merging_threads(s, num_warps)
 
 
 def _words_for_threads(s: Task[FlashDecode], protocol: str, combine_heads: int, num_warps: int) -> bool:
@@ -245,7 +246,7 @@ SPACE = Space(
                    "a tile has no more heads than one program", modes=("bsp",)),
         Constraint("registers of a merge", ("combine_heads", "num_warps"), _merge_fits,
                    "the tile of a merge needs more than 32 registers per thread"),
-        Constraint("words in registers", ("protocol", "combine_heads", "num_warps"), _words_fit,
+        Constraint("words in registers", ("protocol", "wire", "combine_heads", "num_warps"), _words_fit,
                    "all ranks' LL or sentinel words of a tile are held at once, 32 per thread at most"),
         Constraint("words for all threads", ("protocol", "combine_heads", "num_warps"), _words_for_threads,
                    "with fewer LL or sentinel words than threads, two threads could see the same word differently"),
