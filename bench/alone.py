@@ -10,7 +10,6 @@ This holds for words in one shot, which nobody signals. Times of a call in a CUD
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -63,8 +62,9 @@ def timed(run: Any) -> float:
 
 def drawn(kernels: Any, problem: Any, heap: Alone) -> Any:
     """A call's tensors: numbers drawn, and of what decodes pages in order, of sequences as long as they may be."""
-    own = functools.partial(torch.empty, device="cuda")
-    tensors = kernels.tensors(problem, heap.allocate, lambda shape, dtype: own(shape, dtype=dtype))
+    tensors = kernels.tensors(
+        problem, heap.allocate, lambda shape, dtype: torch.empty(shape, dtype=dtype, device="cuda")
+    )
     for field in dataclasses.fields(tensors):
         tensor = getattr(tensors, field.name)
         if field.name == "lengths":
@@ -141,6 +141,8 @@ def main(
     ranks: Annotated[str, typer.Option(help="numbers of ranks")] = "2,4,8",
     only: Annotated[str, typer.Option(help="some of " + ", ".join(EXCHANGES))] = ",".join(EXCHANGES),
 ) -> None:
+    if unknown := set(only.split(",")) - set(EXCHANGES):
+        raise typer.BadParameter(f"--only: {', '.join(sorted(unknown))}: expected some of {', '.join(EXCHANGES)}")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     for world_size, exchange in itertools.product(map(int, ranks.split(",")), only.split(",")):
         for what, time in EXCHANGES[exchange](world_size):

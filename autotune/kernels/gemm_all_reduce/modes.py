@@ -251,7 +251,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
         words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
-        protocols = _protocols(task)[:: -1 if untuned.within_a_trip(task, words) else 1]
+        protocols = _protocols(task)
+        if untuned.within_a_trip(task, words):
+            protocols = protocols[::-1]
         return MODES.first_valid((fitting.replace(protocol=each) for each in protocols), task)
 
     @classmethod
