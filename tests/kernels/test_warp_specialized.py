@@ -44,7 +44,7 @@ def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
     by_blocks = kind.get("scales") == "block"
     columns = 128 * rng.randint(1, 25) if by_blocks and "epilogue" in kind else 16 * rng.randint(8, 200)
     across, chunks = rng.random() < 0.5, rng.choice((1, 2, 4))
-    rows = rng.randint(1, 512 // world_size) if across else rng.randint(64, 700)
+    rows = rng.randint(64 // world_size + 1, 512 // world_size) if across else rng.randint(64, 700)
     depth = 128 * rng.randint(1, 38) if by_blocks else 16 * rng.randint(4, 300)
     problem = GATHER.problem_type(
         m=world_size * rows, n=world_size * columns, world_size=world_size, bias=rng.random() < 0.3,

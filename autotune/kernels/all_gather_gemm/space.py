@@ -151,7 +151,7 @@ def _whole_tiles(s: GatherTask, block_m: int, across_shards: int) -> bool:
 
 def _tiles_across(s: GatherTask, across_shards: int, transfer_rows: int, block_m: int) -> bool:
     problem = s.problem
-    few = problem.m <= MOST_ROWS_ACROSS and block_m <= max(WGMMA_ROWS, round_up(problem.m))
+    few = WGMMA_ROWS < problem.m <= MOST_ROWS_ACROSS and block_m <= round_up(problem.m)
     return not across_shards or (few and transfer_rows >= problem.shard[0])
 
 
@@ -245,7 +245,8 @@ WARP_SPECIALIZED = (
     Constraint("whole tiles", ("block_m", "across_shards"), _whole_tiles,
                "a shard must have as many rows as a tile, unless across_shards"),
     Constraint("tiles across shards", ("across_shards", "transfer_rows", "block_m"), _tiles_across,
-               f"up to m={MOST_ROWS_ACROSS}, of shards sent whole (transfer_rows), in tiles of no more rows than A's"),
+               f"for m={WGMMA_ROWS + 1} to {MOST_ROWS_ACROSS}: with fewer, push is faster; of shards sent whole "
+               "(transfer_rows), in tiles of no more rows than A's"),
     Constraint("even chunks across shards", ("across_shards", "block_k"), _chunks_across_are_even,
                "a chunk must be whole steps of block_k"),
     TRANSFER,

@@ -46,20 +46,19 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def across(cls, task: GatherTask) -> Iterator[Self]:
-        """One tile for the rows of all shards, so that B is read once, if they are few; K in chunks, or as a whole. Of
-        the fewest, in 16 bits, the library's GEMM reads B faster.
+        """Tiles of all shards' rows, if one or two have them all, so that B is read once; K in two chunks, if they are
+        even.
         """
         problem = task.problem
-        rows = max(WGMMA_ROWS, round_up(problem.m))
-        if rows > (128 if promotes(problem) else 256) or (rows == WGMMA_ROWS and problem.element_size > 1):
+        rows, step = round_up(problem.m), SWIZZLED // problem.element_size
+        if not WGMMA_ROWS < rows <= (128 if promotes(problem) else 256):
             return
-        tile = cls(
-            block_m=rows, block_n=128, block_k=SWIZZLED // problem.element_size, group_m=1, sending_warps=2,
-            num_stages={64: 8, 128: 6, 256: 4}[rows], consumers="pingpong" if rows == WGMMA_ROWS else "cooperative",
-            transfer_rows=at_most(UNITS, max(16, round_up(problem.shard[0]))), across_shards=1,
+        two = rows > 128
+        yield cls(
+            block_m=128, block_n=256 if two else 128, block_k=step, group_m=2 if two else 1, sending_warps=2,
+            num_stages=4 if two else 5, consumers="cooperative" if two or promotes(problem) else "pingpong",
+            transfer_rows=at_most(UNITS, round_up(problem.shard[0])), across_shards=1 if problem.k % (2 * step) else 2,
         )  # fmt: skip
-        yield tile.replace(across_shards=4)
-        yield tile
 
     @classmethod
     def filling(cls, task: GatherTask) -> Self:
@@ -86,7 +85,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """Few rows in one tile; the largest tiles of either kind, walked column by column, too."""
+        """Few rows across shards; the largest tiles of either kind, walked column by column, too."""
         yield from cls.across(task)
         filling = cls.filling(task)
         yield filling
