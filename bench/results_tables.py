@@ -233,9 +233,10 @@ class Printed(Table):
     """A bench that prints its table itself."""
 
     toy = False
+    least_gpus = 1
 
-    def __init__(self, name: str, words: Sequence[str], least_gpus: int = 1) -> None:
-        self.name, self._words, self.least_gpus = name, tuple(words), least_gpus
+    def __init__(self, name: str, words: Sequence[str]) -> None:
+        self.name, self._words = name, tuple(words)
 
     def steps(self, setting: Setting) -> list[Step]:
         return [Step(f"{self.name}.1", self._words)]
@@ -334,9 +335,6 @@ TABLES: tuple[Table, ...] = (
     Picture(),
     Outside(),
     Repeatability(),
-    Printed(
-        "time-to-optimum", ["bench/time_to_optimum.py", "bench/recordings/ag-rows-1024.json.gz", "--budget=25s"], 4
-    ),
     Printed("compile-survey", ["bench/compile_survey.py", "--sample=2"]),
     Short(),
 )

@@ -3,8 +3,8 @@
     python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
     python bench/search_quality.py bench/recordings/foreign/*.json.gz --seeds 50
 
-Tables come from ``tune record``, those of foreign kernels from ``record_kernels.py``. Kernel Tuner takes part where it
-can be imported, the plot needs matplotlib.
+Tables come from ``tune record``, those of foreign kernels from a script of commit 39ef14a0. Kernel Tuner takes part
+where it can be imported, the plot needs matplotlib.
 """
 
 from __future__ import annotations

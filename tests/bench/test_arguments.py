@@ -21,14 +21,12 @@ WRONG = {
     "fleet_night": [("--problems", "0")],
     "gang_start": [("--ranks", "0")],
     "model_layers": [("--tiny", "--minutes", "nan")],
-    "record_kernels": [("--only", "none")],
     "repeatability": [("--world-size", "1e9")],
     "results": [("--world-size", "0")],
     "routings": [("none.json",), (__file__, "--exponents", "a")],
     "lookup": [("--size", "10")],
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
     "taxes": [("--only", "no such problem")],
-    "time_to_optimum": [(__file__,)],
     "versions": [("none",), (".", "--turns", "1")],
     "winners": [()],
 }
@@ -36,7 +34,6 @@ WRONG = {
 GPU_ONLY = {
     "launch_path": ("--kernel", "real"),
     "operator_overhead": ("--launches", "real"),
-    "time_to_optimum": (TABLE,),
 }
 """Measurements that need a GPU."""
 
