@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice
+from itertools import cycle, islice
 from multiprocessing import get_context
 
 from arguments import new_parser, whole
@@ -26,6 +26,8 @@ from autotune.task import Task
 from autotune.workloads import names, workload
 
 WORLD_SIZE = 8
+DRAWS = 20_000
+"""After which a space counts as empty: over PCIe some hold the library's way alone."""
 
 
 def compiled(name: str, machine: Machine, config: str) -> list[Compiled] | str:
@@ -48,12 +50,11 @@ def configs(name: str, machine: Machine, sample: int) -> list[Config]:
 
 def drawn(name: str, task: Task) -> Iterator[Config]:
     rng, space = random.Random(11), workload(name).space.narrowed(task)
-    while True:
-        for mode in space.modes:
-            values = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
-            config = Config({**values, "mode": mode})
-            if mode != "bsp" and space.violation(config, task) is None:
-                yield config
+    for mode in islice(cycle(space.modes), DRAWS):
+        values = {d.name: rng.choice(d.values) for d in space.dimensions_of(mode)}
+        config = Config({**values, "mode": mode})
+        if mode != "bsp" and space.violation(config, task) is None:
+            yield config
 
 
 def main() -> None:
