@@ -57,7 +57,8 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         yield cls(
             block_m=128, block_n=256 if two else 128, block_k=step, group_m=2 if two else 1, sending_warps=2,
             num_stages=4 if two else 5, consumers="cooperative" if two or promotes(problem) else "pingpong",
-            transfer_rows=at_most(UNITS, round_up(problem.shard[0])), across_shards=1 if problem.k % (2 * step) else 2,
+            transfer_rows=at_most(UNITS, max(16, round_up(problem.shard[0]))),
+            across_shards=1 if problem.k % (2 * step) else 2,
         )  # fmt: skip
 
     @classmethod
