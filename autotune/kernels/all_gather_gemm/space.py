@@ -245,8 +245,8 @@ WARP_SPECIALIZED = (
     Constraint("whole tiles", ("block_m", "across_shards"), _whole_tiles,
                "a shard must have as many rows as a tile, unless across_shards"),
     Constraint("tiles across shards", ("across_shards", "transfer_rows", "block_m"), _tiles_across,
-               f"for m={WGMMA_ROWS + 1} to {MOST_ROWS_ACROSS}: with fewer, push is faster; of shards sent whole "
-               "(transfer_rows), in tiles of no more rows than A's"),
+               f"for m={WGMMA_ROWS + 1} to {MOST_ROWS_ACROSS}: with fewer, other modes are faster; of shards sent "
+               "whole (transfer_rows), in tiles of no more rows than A's"),
     Constraint("even chunks across shards", ("across_shards", "block_k"), _chunks_across_are_even,
                "a chunk must be whole steps of block_k"),
     TRANSFER,
