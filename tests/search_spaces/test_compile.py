@@ -29,7 +29,7 @@ REGISTERS = 65536
 
 WITHOUT_SHARED_MEMORY = {
     "push_kernel", "sum_kernel", "barrier_kernel", "all_reduce_norm_kernel", "add_norm_kernel", "signal_chunk_kernel",
-    "wait_for_chunk_kernel", "seal_kernel", "reduce_kernel",
+    "wait_for_chunk_kernel", "seal_kernel", "reduce_kernel", "combine_kernel",
 }  # fmt: skip
 """A row may be one warp's, and so may a signal and, with Triton 3.9, a wait."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}

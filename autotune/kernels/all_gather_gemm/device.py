@@ -22,7 +22,7 @@ import triton.language as tl
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
 from autotune.kernels.primitives import transfer
-from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, finish_unordered, read_epoch, wait_for_all
 from autotune.kernels.primitives.gated import PLAIN
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, accumulate, add_product, load_a, load_b, tile_product
@@ -267,8 +267,9 @@ def gather_gemm_kernel(
             traces.end(trace, traces.TILE, turn - begin)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    last_out = finish(epoch_counter, finishing)
     if TRANSFER == FETCH:
-        if last_out:
+        if finish(epoch_counter, finishing):
             wait_for_all(done, target, peers, WORLD)
+    else:
+        finish_unordered(epoch_counter, finishing, tl.program_id(0) == 0)
     heap.seal_if(in_vain, result, tl.cast(M, tl.int64) * (N if EPILOGUE == PLAIN else N // 2))

@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import num_threads
 
 from autotune.heap import device as heap
-from autotune.kernels.primitives.counters import arrive, finish, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, finish_unordered, read_epoch, wait_for_all
 from autotune.kernels.primitives.known import known
 from autotune.kernels.primitives.sentinel import pairs, sentinel_bits, sentinel_data, sentinel_take, together
 from autotune.kernels.primitives.transfer import Inbox, Shard, Steps, begin_of, in_units, push_shard
@@ -31,7 +31,7 @@ def push_kernel(
         Steps, WORLD, ROWS, CHUNKS if ROWS else 1, STEP_ROWS, STEP_COLUMNS, VECTOR, HINT, ROTATE, FIRST
     )
     push_shard(ours, inbox, tl.program_id(0), tl.num_programs(0), peers, STEPS)
-    finish(epoch_counter, finishing)
+    finish_unordered(epoch_counter, finishing, False)
 
 
 @triton.jit(do_not_specialize=["M", "shard_rows", "rank", "spin_limit"])
@@ -110,7 +110,7 @@ def gather_words_kernel(
             place = inbox + begin[:, None] + within[None, :]
             tl.store(place, taken.to(inbox.dtype.element_ty, bitcast=True), mask=wanted)
     in_vain = heap.timed_out(status)
-    finish(epoch_counter, tl.num_programs(0))
+    finish_unordered(epoch_counter, tl.num_programs(0), tl.program_id(0) == 0)
     heap.seal_if(in_vain, inbox_pointer, tl.cast(M, tl.int64) * K)
 
 

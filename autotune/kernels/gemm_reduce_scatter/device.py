@@ -26,7 +26,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
-from autotune.kernels.primitives.counters import arrive, finish, last_of, read_epoch, wait_for_all
+from autotune.kernels.primitives.counters import arrive, finish, finish_unordered, last_of, read_epoch, wait_for_all
 from autotune.kernels.primitives.exchange import add_tiles, read_tile, send_tile
 from autotune.kernels.primitives.known import Gemm, known
 from autotune.kernels.primitives.products import Operands, split_product
@@ -151,7 +151,7 @@ def gemm_scatter_kernel(
         traces.end(trace, traces.TILE, item // programs)
 
     in_vain = heap.timed_out(status)  # on its way while the launch is finished
-    finish(epoch_counter, programs)
+    finish_unordered(epoch_counter, programs, pid == 0)
     heap.seal_if(in_vain, result, tl.cast(rows, tl.int64) * N)
 
 
@@ -191,7 +191,7 @@ def sum_kernel(
         acc += part.to(tl.float32)
     in_vain = heap.timed_out(status)
     store_sum(acc, c, bias if BIAS else None, residual, place, inside, N)
-    finish(epoch_counter, tl.num_programs(0))
+    finish_unordered(epoch_counter, tl.num_programs(0), pid == 0)
     heap.seal_if(in_vain, c, elements)
 
 

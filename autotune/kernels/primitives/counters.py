@@ -82,8 +82,9 @@ def finish(epoch_counter, programs):
 def finish_unordered(epoch_counter, programs, is_first, count=1):
     """``finish`` by one add, which orders nothing and waits for nothing; nobody learns who is last.
 
-    For launches of a few microseconds, and for a program whose data is still on its way. ``is_first`` is true for one
-    of the ``programs``: it adds what the others leave to 2**28. A program may have done the parts of ``count``.
+    For launches whose last program has nothing to do for all of them: they spare each the fence, and the wait for the
+    answer. ``is_first`` is true for one of the ``programs``: it adds what the others leave to 2**28. A program may have
+    done the parts of ``count``.
     """
     tl.debug_barrier()  # every thread has read the epoch before one adds
     count = tl.where(is_first, count - programs + EPOCH_STEP, count)
