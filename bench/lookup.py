@@ -2,8 +2,8 @@
 
     python bench/lookup.py
 
-Along one free dimension (m of all-gather + GEMM) the nearest is found by bisection in a sorted table; were there two (m
-and n), all sizes would be scanned. The table is sorted at a workload's first look-up, which is shown too.
+Along one dimension (m of all-gather + GEMM) the range around a size is found by bisection in a sorted table; for the
+nearest of a size beyond them all are looked at. The table is sorted at a workload's first look-up, which is shown too.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def table_of(count: int) -> list[Entry]:
     return [Entry(key, today, winner, number, when, 1, 0, 1) for number, key in enumerate(keys)]
 
 
-def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, float]:
+def microseconds(table: list[Entry], beyond: bool) -> tuple[float, float]:
     """Time of the first look-up in a process, without the database, and of later ones of a new size (median)."""
     today, took = provenance_of(FOUND), []
     begin = time.perf_counter()
     entries = Entries(table)
     for number in range(LOOKUPS):
-        key = CacheKey.of(Task(problem_of(2 * (number * 7919 % len(table)) + 1), H100))
+        key = CacheKey.of(Task(problem_of(2 * (number * 7919 % len(table) + beyond * len(table)) + 1), H100))
         begin = begin if number == 0 else time.perf_counter()
-        serve(entries, key, today, free, lambda config: None)
+        serve(entries, key, today, ("m",), lambda config: None)
         took.append((time.perf_counter() - begin) * 1e6)
     return took[0], median(took[1:])
 
@@ -58,10 +58,10 @@ def microseconds(table: list[Entry], free: tuple[str, ...]) -> tuple[float, floa
 def main() -> None:
     new_parser(__doc__).parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}\n")
-    print(head(["tuned sizes", "one free dimension: first, µs", "new size, µs", "two: first, µs", "new size, µs"]))
+    print(head(["tuned sizes", "between them: first, µs", "new size, µs", "beyond: first, µs", "new size, µs"]))
     for count in TABLES:
         table = table_of(count)
-        times = [*microseconds(table, ("m",)), *microseconds(table, ("m", "n"))]
+        times = [*microseconds(table, beyond=False), *microseconds(table, beyond=True)]
         print(row([count, *(f"{each:.0f}" for each in times)]))
 
 

@@ -22,7 +22,7 @@ from autotune.compiled.patterns import Candidate, Option, candidates
 from autotune.compiled.rewriting import check_form, rewrite
 from autotune.problem import Problem
 from autotune.results.figures import dashed, problem_text
-from autotune.runtime.call import tell_found
+from autotune.runtime.call import LISTENERS
 from autotune.runtime.context import Context, check_context
 
 LOG = logging.getLogger("autotune")
@@ -113,7 +113,8 @@ class Fusing(CustomGraphPass):
                 for candidate, verdict in zip(first.found, first.verdicts, strict=True):
                     rewrite(graph, candidate, verdict, self.table.context)
             ways = [[verdict.problem for verdict in way.verdicts] for way in (first, *others) if way.verdicts]
-            tell_found(ways, replaced=first.gain > 0)
+            for listener in LISTENERS:
+                listener.found(ways, replaced=first.gain > 0)
 
     def __deepcopy__(self, memo: Any) -> Fusing:
         """Itself: inductor copies its options, and a context cannot be copied."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from autotune.compiled.graphs import ATEN, CASTS, DTYPES, SPLITS, NoMatch, keeps_columns, same, shape_of, value_of
+from autotune.compiled.graphs import ATEN, CASTS, DTYPES, SPLITS, NoMatch, behind_reshapes, same, shape_of, value_of
 
 
 def _gelu(x: float, approximate: str = "none") -> float:
@@ -70,7 +70,7 @@ def gate_behind(product: Node) -> Gate | None:
 
     Raises NoMatch if it is split, but no operator computes what follows.
     """
-    parts, gate_up = _parts(_reshaped(product))
+    parts, gate_up = _parts(behind_reshapes(product))
     if parts is None:
         return None
     return Gate(*_activated(*parts, value_of(product).dtype), gate_up)
@@ -79,16 +79,9 @@ def gate_behind(product: Node) -> Gate | None:
 def epilogue_of_two(gate: Node, up: Node) -> str | None:
     """The activation of two GEMMs' results, if an operator computes it of one; else None."""
     try:
-        return _activated(_reshaped(gate), _reshaped(up), value_of(gate).dtype)[1]
+        return _activated(behind_reshapes(gate), behind_reshapes(up), value_of(gate).dtype)[1]
     except NoMatch:
         return None
-
-
-def _reshaped(product: Node) -> Node:
-    """A GEMM's result behind its reshapes."""
-    while len(product.users) == 1 and keeps_columns(next(iter(product.users)), product):
-        product = next(iter(product.users))
-    return product
 
 
 def _parts(source: Node) -> tuple[tuple[Node, Node] | None, str]:

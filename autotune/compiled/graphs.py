@@ -71,6 +71,13 @@ def keeps_columns(node: Node, source: Node) -> bool:
     return same(shape_of(node)[-1], shape_of(source)[-1])
 
 
+def behind_reshapes(node: Node) -> Node:
+    """A tensor behind reshapes that leave its last dimension as it is, as long as each has one user."""
+    while len(node.users) == 1 and keeps_columns(next(iter(node.users)), node):
+        node = next(iter(node.users))
+    return node
+
+
 def computed_from(node: Node, source: Node) -> bool:
     """True if a node uses a source, directly or not, or that of which the source is a reshape, a cast or a part. Not
     through a gather or a scatter, which bring what other ranks computed from theirs.

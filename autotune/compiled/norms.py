@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, keeps_columns, named, rounds, shape_of, value_of
+from autotune.compiled.graphs import ATEN, CASTS, NoMatch, alike, behind_reshapes, named, rounds, shape_of, value_of
 from autotune.compiled.quantising import Quantised, quantised_behind, scales_of
 
 OF_ANOTHER_TYPE = "the norm has no weight for each column, or its result has another type than the sum"
@@ -43,9 +43,7 @@ class Norm:
 
 def norm_behind(result: Node) -> Norm | None:
     """The norm behind a sum that nothing else uses; None without addition and norm. Raises NoMatch for another norm."""
-    summed = result
-    while len(summed.users) == 1 and keeps_columns(next(iter(summed.users)), summed):
-        summed = next(iter(summed.users))
+    summed = behind_reshapes(result)
     found = _total(summed)
     if found is None:
         return None

@@ -24,6 +24,7 @@ from autotune.compiled.graphs import (
     WAIT,
     NoMatch,
     alike,
+    behind_reshapes,
     keeps_columns,
     named,
     same,
@@ -284,22 +285,14 @@ def _copied_back(wait: Node, total: Node) -> Node:
 
 def _added(result: Node) -> tuple[Node, Node] | None:
     """The addition of a tensor of the same shape and type to a result that nothing else uses, and that tensor."""
-    here = result
-    while len(here.users) == 1:
-        (user,) = here.users
-        if user.target is ATEN.add.Tensor and not user.kwargs:
-            return _residual(user, here)
-        if not keeps_columns(user, here):
-            return None
-        here = user
-    return None
-
-
-def _residual(added: Node, summand: Node) -> tuple[Node, Node] | None:
-    (other,) = [each for each in added.args if each is not summand] or [None]
-    if not isinstance(other, Node):
+    summand = behind_reshapes(result)
+    (added, *others) = list(summand.users) or [summand]
+    if others or added.target is not ATEN.add.Tensor or added.kwargs:
         return None
-    return (added, other) if alike(other, summand) and value_of(other).is_contiguous() else None
+    other = next((each for each in added.args if each is not summand), None)
+    if not isinstance(other, Node) or not alike(other, summand) or not value_of(other).is_contiguous():
+        return None
+    return added, other
 
 
 def _whole_bias(bias: Node, how: Any) -> Node:
@@ -330,10 +323,7 @@ def _rejoined(wait: Node, shard: Node, ranks: Any) -> tuple[Node, int]:
     (split, *others) = list(wait.users) or [wait]
     if others or split.target not in SPLITS:
         return wait, 0
-    return _joined(split, list(shape_of(shard)), ranks)
-
-
-def _joined(split: Node, part: list[Any], ranks: Any) -> tuple[Node, int]:
+    part = list(shape_of(shard))
     joins = {join for each in split.users for join in each.users}
     join = joins.pop() if len(joins) == 1 else None
     if join is None or join.target is not ATEN.cat.default or not _parts_of(split, join.args[0], part, ranks):

@@ -16,9 +16,10 @@ from autotune.compiled.gemms import GEMMS, column_of
 from autotune.compiled.graphs import ATEN, RESHAPES, SPLITS, TURNS, WAIT, NoMatch, shape_of, value_of
 from autotune.compiled.patterns import WORKLOADS, Candidate
 from autotune.compiled.quantising import ROWWISE
+from autotune.runtime import operators as operators  # registers what a graph calls
+from autotune.runtime.call import OPERATORS
 from autotune.runtime.context import Context
 from autotune.runtime.operator import ADDING_THE_SAME
-from autotune.runtime.operators import in_graphs
 from autotune.workloads import workload
 from autotune.workloads.launched import LaunchedWorkload
 
@@ -162,7 +163,7 @@ class _Writer:
         given = [operands.get(name) for name in found.kernels.operands]
         name = found.name + "_gathered" * candidate.returns_a + "_quantised" * candidate.quantises
         text = ADDING_THE_SAME if self._verdict.compares else ""
-        return self.add(in_graphs(name), self._context.handle, *given, *self._verdict.options, text)
+        return self.add(OPERATORS[name].in_graphs, self._context.handle, *given, *self._verdict.options, text)
 
 
 def _reordered(candidate: Candidate) -> bool:

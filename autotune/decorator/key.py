@@ -28,9 +28,6 @@ PLAIN = (bool, int, float, str)
 
 Reader = Callable[[tuple[Any, ...]], TuningKey]
 
-VERSIONS = versions()
-"""Read on import: it takes as long as the rest of a first look-up."""
-
 
 class Call:
     """A call, as far as a config may depend on it: a kernel's key arguments by name, as attributes, and its tensors'
@@ -93,7 +90,7 @@ def cache_key(call: Call, world_size: int, machine: Machine) -> CacheKey:
 
 def provenance_of(kernel: Any, fingerprint: str) -> Provenance:
     """The provenance of an entry: the kernel's sources, the candidates' fingerprint, the versions."""
-    return Provenance(source_hash=source_hash(kernel), space=fingerprint, **VERSIONS)
+    return Provenance(source_hash=source_hash(kernel), space=fingerprint, **versions())
 
 
 def origin_of(kernel: Any) -> str:

@@ -75,9 +75,7 @@ class Comparison:
             each.compile(dynamic=False, **how)
         return made
 
-    def forwards(
-        self, models: Mapping[str, nn.Module], x: Tensor, allowed: float = TOLERANCE, eager: Collection[str] = ()
-    ) -> Row:  # fmt: skip
+    def forwards(self, models: Mapping[str, nn.Module], x: Tensor, eager: Collection[str] = ()) -> Row:
         """All ways with the same input: eager, and on GPUs captured in CUDA graphs, too, but for ``eager``. Collective.
 
         Raises WrongResult on every rank where any rank's result of any way is not plain's.
@@ -99,7 +97,7 @@ class Comparison:
                     found[name] = results[0].clone()
             right = found[f"{PLAIN} eager"].float()
             errors = {name: float((each - right).norm() / right.norm()) for name, each in found.items()}
-            worst = self.check(errors, allowed)
+            worst = self.check(errors, TOLERANCE)
             return {**row(self.clock.busy(calls, 1), worst), "not_captured": failed}
 
     def _captured(

@@ -39,8 +39,6 @@ class ModelLayers:
     url: str | None = None
     """Database with the tuned configs; None: the user's."""
     regime: Regime = DEFAULT_REGIME
-    tolerance: float | None = None
-    """Largest relative difference of the results; None: the usual one."""
 
     @classmethod
     def of(
@@ -94,7 +92,7 @@ class ModelLayers:
         import torch
 
         from autotune.kernels.launching.tensors import TORCH_DTYPES
-        from autotune.model_runs.comparison import TOLERANCE, Comparison
+        from autotune.model_runs.comparison import Comparison
 
         comparison, dtype = Comparison(context), TORCH_DTYPES[self.plan.dtype]
         for sharded in (False, True):
@@ -108,8 +106,7 @@ class ModelLayers:
                 x = torch.randn(*shape, self.model.hidden, generator=torch.Generator().manual_seed(5))
                 x = x.chunk(self.ranks, dim=1)[context.heap.rank] if sharded else x
                 x = x.contiguous().to(comparison.device, dtype)
-                allowed = TOLERANCE if self.tolerance is None else self.tolerance
-                yield {"tokens": count, **comparison.forwards(models, x, allowed)}
+                yield {"tokens": count, **comparison.forwards(models, x)}
                 context.release()
             models.clear()
             if tokens:

@@ -10,7 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from autotune.runtime.call import aligned, dispatched
 from autotune.runtime.context import Context
-from autotune.runtime.gradients import autocast, reduced, taken_by_all
+from autotune.runtime.gradients import autocast, called, taken_by_all
 from autotune.runtime.operators import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
 
 Tensor = torch.Tensor
@@ -81,6 +81,6 @@ class _Replicated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = torch.atleast_2d(grad).flatten(0, -2).contiguous()
-        of_x = reduced(ctx.context, rows, weight).view(ctx.shape)
+        of_x = called("gemm_all_reduce", ctx.context, rows, weight).view(ctx.shape)
         of_weight = None if x is None else rows.t() @ torch.atleast_2d(taken_by_all(ctx.group, x)).flatten(0, -2)
         return None, None, of_x, of_weight, rows.sum(0) if ctx.needs_input_grad[4] else None

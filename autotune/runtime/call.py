@@ -119,16 +119,6 @@ def word_of(out_dtype: torch.dtype | None) -> str:
     return word
 
 
-def tell(problem: Problem) -> None:
-    for listener in LISTENERS:
-        listener.called(problem)
-
-
-def tell_found(ways: Ways, replaced: bool) -> None:
-    for listener in LISTENERS:
-        listener.found(ways, replaced)
-
-
 def needs_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
     """True if autograd would have to go through a call."""
     if torch.is_grad_enabled():

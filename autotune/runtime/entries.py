@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from operator import itemgetter
 
 from autotune.config import Config
@@ -83,13 +82,11 @@ class Entries:
     def near(self, key: CacheKey, provenance: Provenance, free: Sequence[str]) -> Iterator[Entry]:
         """The entries of a provenance that differ from the key only in the dimensions ``free``, and little; nearest
         first.
-
-        One free dimension costs a bisection, several a scan of the entries that differ in nothing else.
         """
         family, here = self._family(key, provenance, tuple(free))
         if family is None or here is None:
             return iter(())
-        return entries_of(family.outwards(here) if len(here) == 1 else family.scanned(here))
+        return entries_of(family.near(here))
 
     def around(self, key: CacheKey, provenance: Provenance, name: str) -> tuple[Entry, Entry] | None:
         """The entries of the next smaller and the next larger size in one dimension, alike in all else, if there are
@@ -134,16 +131,8 @@ class _Family:
         sizes = (self.sizes[place] for place in places)
         return chain.from_iterable(self.at[each] for each in sizes if isinstance(each[0], int))
 
-    def outwards(self, here: Sizes) -> Iterator[Unread]:
-        """Along the one dimension, up and down from the place of ``here``."""
-        middle = bisect_left(self.sizes, here)
-        up = (self.sizes[place] for place in range(middle, len(self.sizes)))
-        down = (self.sizes[place] for place in reversed(range(middle)))
-        near = (takewhile(lambda there: _near(here, there), way) for way in (up, down))
-        ordered = heapq.merge(*near, key=lambda there: _distance(here, there))
-        return chain.from_iterable(self.at[sizes] for sizes in ordered)
-
-    def scanned(self, here: Sizes) -> Iterator[Unread]:
+    def near(self, here: Sizes) -> Iterator[Unread]:
+        """Nearest first."""
         near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
         found = [(distance, each) for distance, sizes in near for each in self.at[sizes]]
         found.sort(key=lambda pair: (pair[0], pair[1].problem))

@@ -80,11 +80,20 @@ class OfAllGatherGemm(GemmBackward):
         of_a = None if b is None else of_shard(call, b, grad)
         if a is None:
             return of_a, None
-        return of_a, gathered(call.handle, turned(a), grad, "k" if call.options["layout"] == "rows" else "rows")
+        layout = "k" if call.options["layout"] == "rows" else "rows"
+        return of_a, called("all_gather_gemm", call.handle, a.t().contiguous(), grad, layout=layout)
 
 
-class OfKeeping(GemmBackward):
-    """Gradients where the gathered A is kept: B's gradient gathers nothing."""
+class OfGathering(GemmBackward):
+    """Gradients where the gathered A is kept: B's gradient gathers nothing.
+
+    Where it is ``returned``, what a rank computes from it has a gradient, which is added to C's before the sum over
+    ranks. It may exist on some ranks alone: so all exchange the same with it and without. Where it is not, it has one
+    in a backward of second order alone: only B's gradient is computed from it.
+    """
+
+    def __init__(self, *, returned: bool) -> None:
+        self._returned = returned
 
     def save(self, operands: Operands, results: Results, needs: Sequence[bool]) -> Operands:
         """The whole A in the place of its shard."""
@@ -93,22 +102,10 @@ class OfKeeping(GemmBackward):
     def of_matrices(self, call: Forward, grad: Tensor, *others: Tensor | None) -> Matrices:
         (whole, b), (of_whole,) = call.saved, others
         of_b = None if whole is None else stored_as(call.strides[1], whole.t(), grad)
-        return None if b is None else self.of_a(call, b, grad, of_whole), of_b
-
-    def of_a(self, call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
-        """A's gradient. The caller does not see the gathered A: only B's gradient is computed from it, so it has a
-        gradient itself only in a backward of second order.
-        """
-        return of_shard(call, b, grad) if of_whole is None else of_both(call, b, grad, of_whole)
-
-
-class OfGathering(OfKeeping):
-    """Gradients where the gathered A is a result, too. What a rank computes from it has a gradient, which is added to
-    C's before the sum over ranks. It may exist on some ranks alone: so all exchange the same with it and without.
-    """
-
-    def of_a(self, call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
-        return of_both(call, b, grad, of_whole)
+        if b is None:
+            return None, of_b
+        both = self._returned or of_whole is not None
+        return of_both(call, b, grad, of_whole) if both else of_shard(call, b, grad), of_b
 
 
 class OfGemmReduceScatter(GemmBackward):
@@ -118,14 +115,14 @@ class OfGemmReduceScatter(GemmBackward):
         a, b = call.saved
         if a is None or b is None:
             return (
-                None if b is None else gathered(call.handle, grad, b.t(), "rows"),
-                None if a is None else gathered(call.handle, turned(grad), a, "k").t(),
+                None if b is None else called("all_gather_gemm", call.handle, grad, b.t()),
+                None if a is None else called("all_gather_gemm", call.handle, grad.t().contiguous(), a, layout="k").t(),
             )
         of_a, whole = OPERATORS["all_gather_gemm_gathered"].dispatched(call.handle, grad, b.t())
         return of_a, stored_as(call.strides[1], a.t(), whole)
 
     def of_bias(self, call: Forward, grad: Tensor) -> Tensor:
-        return reduced(call.handle, grad.new_ones(1, grad.shape[0]), grad)[0]
+        return called("gemm_all_reduce", call.handle, grad.new_ones(1, grad.shape[0]), grad)[0]
 
 
 class OfGemmAllReduce(GemmBackward):
@@ -143,8 +140,8 @@ class OfGemmAllReduce(GemmBackward):
 def of_shard(call: Forward, b: Tensor, grad: Tensor) -> Tensor:
     """The gradient of A's shard: reduce_scatter(C's @ B')."""
     if call.options["layout"] == "rows":
-        return scattered(call.handle, grad, b.t())
-    return scattered(call.handle, b.contiguous(), grad.t()).t()
+        return called("gemm_reduce_scatter", call.handle, grad, b.t())
+    return called("gemm_reduce_scatter", call.handle, b.contiguous(), grad.t()).t()
 
 
 def of_both(call: Forward, b: Tensor, grad: Tensor, of_whole: Tensor | None) -> Tensor:
@@ -164,19 +161,9 @@ def stored_as(strides: tuple[int, ...] | None, left: Tensor, right: Tensor) -> T
     return left @ right
 
 
-def gathered(context: int, a: Tensor, b: Tensor, layout: str) -> Tensor:
-    """all_gather(a) @ b, through torch's dispatcher, so that a tracer sees it."""
-    made: Tensor = OPERATORS["all_gather_gemm"].dispatched(context, a, b, layout=layout)
-    return made
-
-
-def scattered(context: int, a: Tensor, b: Tensor) -> Tensor:
-    made: Tensor = OPERATORS["gemm_reduce_scatter"].dispatched(context, a, b)
-    return made
-
-
-def reduced(context: int, a: Tensor, b: Tensor) -> Tensor:
-    made: Tensor = OPERATORS["gemm_all_reduce"].dispatched(context, a, b)
+def called(name: str, context: int, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """The result of an operator, called through torch's dispatcher, so that a tracer sees it."""
+    made: Tensor = OPERATORS[name].dispatched(context, a, b, **options)
     return made
 
 
@@ -252,10 +239,6 @@ class _Exchange(torch.autograd.Function):
         reverse = ctx.name.removeprefix("back of ") if ctx.name.startswith("back of ") else f"back of {ctx.name}"
         group, ranks, rank = ctx.place
         return None, None, None, None, _exchanged(reverse, group, ranks, rank, grad)
-
-
-def turned(matrix: Tensor) -> Tensor:
-    return matrix.t().contiguous()
 
 
 def autocast(tensors: Operands, device: str) -> list[Tensor | None]:

@@ -27,7 +27,6 @@ from autotune.runtime.call import (
     dispatched,
     fitting,
     needs_gradient,
-    tell,
 )
 from autotune.runtime.context import Context, check_context, open_context
 from autotune.runtime.folding import Folding
@@ -208,8 +207,8 @@ class Operator:
             return results
         if prepared.copies:
             operands = prepared.workspace.readable(operands)
-        if LISTENERS:
-            tell(prepared.workspace.problem)
+        for listener in LISTENERS:
+            listener.called(prepared.workspace.problem)
         context.enqueue(prepared.workspace, operands, results, prepared.launches)
         if outs is not None:
             torch.autograd.graph.increment_version(outs)

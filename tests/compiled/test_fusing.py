@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import shutil
 import sys
@@ -12,26 +11,21 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES, DECODER, K, N
-from fakes import latency_of
+from fakes import begun, latency_of
 from ranks_of_functions import run_ranks
 from scripts import run_script
 
-from autotune.db import CacheKey, Provenance, Store, Winner
+from autotune.db import Store, Winner
 from autotune.fleet.problem_list import parse_list
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.machine import INTERPRETED, Machine, machine
 from autotune.problem import Problem
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 ON_RANKS = str(Path(__file__).with_name("on_ranks.py"))
 LIBRARY = 100.0
-
-
-@functools.cache
-def made_by(name: str) -> Provenance:
-    return provenance_of(workload(name))
 
 
 def keep(
@@ -43,7 +37,7 @@ def keep(
     valid = [each for each in configs if found.space.violation(each, Task(problem, here)) is None]
     ours = [each for each in valid if each["mode"] != "bsp"]
     config = next((each for each in valid if each["mode"] == mode), ours[0])
-    study = store.study(CacheKey.of(Task(problem, here)), made_by(problem.workload), seed=0, space_size=1)
+    study = begun(store, found, Task(problem, here))
     parts, library = {}, {"bsp": latency_of(LIBRARY)} if compared else {}
     if isinstance(problem, AllGatherGemm):  # gathering once for two GEMMs saves the library this
         parts = {"all_gather": latency_of(40.0)}

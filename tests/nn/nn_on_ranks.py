@@ -266,9 +266,6 @@ def under_way(context: autotune.Context) -> dict[str, float]:
     return found
 
 
-Tensor = torch.Tensor
-
-
 def made(context: autotune.Context) -> dict[str, Any]:
     """Types, gradients, sizes and biases of layers made from others; parameters of those that are drawn."""
     torch.manual_seed(7)

@@ -4,11 +4,6 @@ All raise InvalidProblem where shapes, strides or types do not fit, HeapExhauste
 and on the first call of a problem what ``lookup`` raises.
 """
 
-from __future__ import annotations
-
-import torch
-
-from autotune.runtime.call import OPERATORS
 from autotune.runtime.operators.decode import flash_decode as flash_decode
 from autotune.runtime.operators.experts import moe_combine as moe_combine
 from autotune.runtime.operators.experts import moe_dispatch as moe_dispatch
@@ -26,9 +21,3 @@ from autotune.runtime.operators.reduce import gemm_all_reduce as gemm_all_reduce
 from autotune.runtime.operators.reduce import gemm_all_reduce_norm as gemm_all_reduce_norm
 from autotune.runtime.operators.reduce import gemm_all_reduce_norm_quantised as gemm_all_reduce_norm_quantised
 from autotune.runtime.operators.reduce import gemm_reduce_scatter as gemm_reduce_scatter
-
-
-def in_graphs(name: str) -> torch._ops.OpOverload:
-    """An operator as a compiled graph calls it, by its name: its workload's, or ``all_gather_gemm_gathered``."""
-    found: torch._ops.OpOverload = OPERATORS[name].in_graphs
-    return found

@@ -22,8 +22,8 @@ from autotune.workloads.built_in.all_gather_gemm import QUANTISING_C, RETURNING_
 Tensor = torch.Tensor
 
 _ALL_GATHER_GEMM = Operator(WORKLOAD, gradients.OfAllGatherGemm())
-_GATHERING = Operator(RETURNING_A, gradients.OfGathering(), name="all_gather_gemm_gathered")
-_KEEPING = Operator(RETURNING_A, gradients.OfKeeping(), name="all_gather_gemm_kept")
+_GATHERING = Operator(RETURNING_A, gradients.OfGathering(returned=True), name="all_gather_gemm_gathered")
+_KEEPING = Operator(RETURNING_A, gradients.OfGathering(returned=False), name="all_gather_gemm_kept")
 _QUANTISING = Operator(QUANTISING_C, name="all_gather_gemm_quantised")
 
 

@@ -19,18 +19,18 @@ if not hasattr(torch.ops.torchvision, "nms"):
     for each in ("nms", "qnms"):
         MISSING.define(f"{each}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from fakes import latency_of
+from fakes import begun, latency_of
 from sglang.srt.distributed import parallel_state
 from sglang.srt.layers import flashinfer_comm_fusion, layernorm
 from sglang.srt.layers.linear import RowParallelLinear
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_parallel
 
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.machine import machine
 from autotune.settings import default_database_url
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 WIDTHS = {
     "tp_size": 2, "pp_size": 1, "moe_ep_size": 1, "attn_dp_size": 1, "attn_cp_size": 1, "moe_dp_size": 1,
@@ -60,9 +60,8 @@ def fill() -> None:
                     task = Task(found.problem_type(m=m, dtype=dtype, **fields), here)
                     ours = [each for each in found.first_configs(task) if each["mode"] != "bsp"]
                     config = next(each for each in ours if found.space.violation(each, task) is None)
-                    study = store.study(CacheKey.of(task), provenance_of(found), seed=0, space_size=1)
-                    winner = Winner(config, latency_of(time), {"bsp": latency_of(100.0)}, {})
-                    store.finish(study.id, winner)
+                    winner = Winner(config, latency_of(time), {"bsp": latency_of(100.0)})
+                    store.finish(begun(store, found, task).id, winner)
 
 
 def calls(rank: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fakes import latency_of
+from fakes import begun, latency_of
 from models import HEAD, HEADS, HIDDEN, WIDTH
 
-from autotune.db import CacheKey, Store, Winner
+from autotune.db import Store, Winner
 from autotune.machine import machine
 from autotune.problem import Problem
 from autotune.task import Task
-from autotune.workloads import provenance_of, workload
+from autotune.workloads import workload
 
 SIZES = (1, 4, 16, 64, 256)
 LIBRARY = 100.0
@@ -48,8 +48,7 @@ def keep(store: Store, found: Any, task: Task[Problem], microseconds: float) -> 
     """A finished study that a config of ours has won."""
     ours = [each for each in found.first_configs(task) if each["mode"] != "bsp"]
     config = next(each for each in ours if found.space.violation(each, task) is None)
-    study = store.study(CacheKey.of(task), provenance_of(found), seed=0, space_size=1)
-    store.finish(study.id, Winner(config, latency_of(microseconds), {"bsp": latency_of(LIBRARY)}, {}))
+    store.finish(begun(store, found, task).id, Winner(config, latency_of(microseconds), {"bsp": latency_of(LIBRARY)}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -137,21 +138,10 @@ def interrupted_alone(url: str) -> list[str]:
     return found
 
 
-class out_of_memory:
+def out_of_memory(here: bool, kind: type[BaseException] = torch.OutOfMemoryError) -> Any:
     """Within it this rank gets no ordinary memory for a scratch, but an error of that kind."""
-
-    def __init__(self, here: bool, kind: type[BaseException] = torch.OutOfMemoryError) -> None:
-        self._here, self._real, self._kind = here, scratch.zeros, kind
-
-    def __enter__(self) -> None:
-        if self._here:
-            scratch.zeros = self._raise
-
-    def __exit__(self, *_: object) -> None:
-        scratch.zeros = self._real
-
-    def _raise(self, device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        raise self._kind(f"out of memory: planted for {list(shape)}")
+    planted = mock.Mock(side_effect=kind("out of memory: planted"))
+    return mock.patch.object(scratch, "zeros", planted) if here else contextlib.nullcontext()
 
 
 def written(url: str) -> dict[str, Any]:

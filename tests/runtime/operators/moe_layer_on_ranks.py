@@ -50,18 +50,12 @@ class Layer:
 
     def gathered(self, operands: Operands) -> torch.Tensor:
         """Each token times the sum of its gates, by dispatch and combine."""
-        x, ids, gates = operands
-        found = autotune.moe_dispatch(self.context, x, ids, gates, experts=self.problem.experts)
-        return autotune.moe_combine(self.context, *found, ids)
+        return combining(self, operands, fused=False)()
 
     def mixed(
         self, operands: Operands, config: autotune.Config | None = None, there: autotune.Config | None = None
     ) -> torch.Tensor:
-        x, ids, gates = operands
-        by: dict[str, Any] = {"experts": self.problem.experts, "config": there}
-        found = autotune.moe_dispatch_gemm(self.context, x, ids, gates, self.own_up, **by)
-        a, *plan = found
-        return autotune.moe_gemm_combine(self.context, a, self.own_down, *plan, ids, config=config)
+        return combining(self, operands, fused=True, there=there)(config=config)
 
     def wrong_gathered(self, out: torch.Tensor, operands: Operands) -> float:
         x, ids, gates = operands
@@ -217,13 +211,16 @@ def rows_left_out(context: autotune.Context) -> bool | None:
     return bool((out == 2).all() if context.heap.rank == 0 else out.isnan().all())
 
 
-def combining(layer: Layer, operands: Operands, *, fused: bool) -> Callable[..., torch.Tensor]:
+def combining(
+    layer: Layer, operands: Operands, *, fused: bool, there: autotune.Config | None = None
+) -> Callable[..., torch.Tensor]:
+    """The combine behind a dispatch, by the config ``there``, which is made now."""
     x, ids, gates = operands
-    experts = layer.problem.experts
+    by: dict[str, Any] = {"experts": layer.problem.experts, "config": there}
     if fused:
-        a, *plan = autotune.moe_dispatch_gemm(layer.context, x, ids, gates, layer.own_up, experts=experts)
+        a, *plan = autotune.moe_dispatch_gemm(layer.context, x, ids, gates, layer.own_up, **by)
         return functools.partial(autotune.moe_gemm_combine, layer.context, a, layer.own_down, *plan, ids)
-    found = autotune.moe_dispatch(layer.context, x, ids, gates, experts=experts)
+    found = autotune.moe_dispatch(layer.context, x, ids, gates, **by)
     return functools.partial(autotune.moe_combine, layer.context, *found, ids)
 
 
