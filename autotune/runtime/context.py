@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -102,7 +103,8 @@ class Context:
         self.group_name: str = (group or dist.distributed_c10d._get_default_group()).group_name
         """C10d's name of the group for the library's collectives."""
         self._agreement = agreement = CallAgreement.among(group)
-        try:
+        with contextlib.ExitStack() as undo:  # on Ctrl-C too: nothing is left half-way
+            undo.callback(self._leave_group)
             # Only now: a rank that failed before would leave the others waiting for it.
             self.regime, self.machine = agreement.gather(lambda: (regime_of(regime), this_machine()))[agreement.rank]
             sizes = agreement.gather(lambda: HEAP_BYTES.value() or 1 << 30 if heap_bytes is None else heap_bytes)
@@ -110,23 +112,17 @@ class Context:
                 raise RanksDisagree(
                     f"the ranks ask for heaps of {sizes} bytes: give all of them one heap_bytes or AUTOTUNE_HEAP_BYTES"
                 )
-            self.heap = open_heap(sizes[0], self._agreement.group)
-        except BaseException:  # Ctrl-C too: nothing is left half-way
-            self._leave_group()
-            raise
-        self.heap.host_barrier = self._agreement.barrier
-        self.heap.group = None  # the agreement alone holds it, and so can leave it at once
-        self.heap.library_group = group
-        self._interpreted = self.machine.is_interpreter
-        self.spin_limit = polls(wait_seconds(), interpreted=self._interpreted)
-        """Polls before a wait in a kernel times out."""
-        self._status = new_status(self.heap)
-        try:
+            self.heap = open_heap(sizes[0], agreement.group)
+            undo.callback(self.heap.close)
+            self.heap.host_barrier = agreement.barrier
+            self.heap.group = None  # the agreement alone holds it, and so can leave it at once
+            self.heap.library_group = group
+            self._interpreted = self.machine.is_interpreter
+            self.spin_limit = polls(wait_seconds(), interpreted=self._interpreted)
+            """Polls before a wait in a kernel times out."""
+            self._status = new_status(self.heap)
             self._alarm = agreement.all_or_none(lambda: Alarm(agreement, self.heap))
-        except BaseException:
-            self.heap.close()
-            self._leave_group()
-            raise
+            undo.pop_all()
         tell_peers(self._status, self.heap, self._alarm.address)
         self._alarm_words = self._alarm.words
         self._meeting = Meeting(agreement, self._alarm, self.heap.device)

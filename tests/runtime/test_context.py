@@ -22,7 +22,7 @@ from fakes import begun, latency_of
 
 import autotune
 from autotune.db import Store, Winner
-from autotune.errors import HeapError, InputError
+from autotune.errors import HeapError, HeapExhausted, InputError
 from autotune.heap.status import new_status
 from autotune.kernels.all_gather_gemm.launch import AllGatherGemmKernels
 from autotune.machine import INTERPRETED
@@ -63,6 +63,13 @@ def test_the_heaps_size_is_the_argument_or_the_setting(
     monkeypatch.setenv("AUTOTUNE_HEAP_BYTES", str(3 << 20))
     with autotune.Context(given) as context:
         assert size // 2 < context.heap.left <= size
+
+
+def test_a_heap_too_small_for_a_context_leaves_no_group_behind(alone: None) -> None:
+    groups = len(dist.distributed_c10d._world.pg_map)
+    with pytest.raises(HeapExhausted, match="heap_bytes"):
+        autotune.Context(1)
+    assert len(dist.distributed_c10d._world.pg_map) == groups
 
 
 @pytest.mark.parametrize("regime", Regime)
