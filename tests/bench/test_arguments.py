@@ -24,7 +24,6 @@ WRONG = {
     "repeatability": [("--world-size", "1e9")],
     "results": [("--world-size", "0")],
     "routings": [("none.json",), (__file__, "--exponents", "a")],
-    "lookup": [("--size", "10")],
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
     "taxes": [("--only", "no such problem")],
     "versions": [("none",), (".", "--turns", "1")],
