@@ -54,10 +54,6 @@ def positive(text: str) -> float:
     return value
 
 
-def positives(text: str) -> list[float]:
-    return [positive(word) for word in text.split(",")]
-
-
 def share(text: str) -> tuple[str, int]:
     """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
     name, equals, total = text.partition("=")

@@ -23,7 +23,6 @@ WRONG = {
     "model_layers": [("--tiny", "--minutes", "nan")],
     "repeatability": [("--world-size", "1e9")],
     "results": [("--world-size", "0")],
-    "routings": [("none.json",), (__file__, "--exponents", "a")],
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
     "taxes": [("--only", "no such problem")],
     "versions": [("none",), (".", "--turns", "1")],
