@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 import tables
-from arguments import input_file, new_parser, output_file, whole, wholes
+from arguments import new_parser, output_file, whole, wholes
 from search_strategies import BUDGETED, Table, strategies
 
 from autotune.errors import InputError
@@ -159,7 +159,7 @@ def plot(
 
 def main() -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("tables", nargs="+", type=input_file)
+    parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--seeds", type=whole, default=50)
     parser.add_argument("--trials", type=wholes, default=",".join(map(str, TRIALS)), help="comma-separated")
     parser.add_argument("--only", help="names of strategies, separated by ;")
