@@ -18,7 +18,6 @@ WRONG = {
     "check_power": [("--only", "("), ("--in-turns",)],
     "cliffs": [("--only", "none"), ()],
     "compile_survey": [("--sample", "0")],
-    "fleet_night": [("--problems", "0")],
     "gang_start": [("--ranks", "0")],
     "model_layers": [("--tiny", "--minutes", "nan")],
     "repeatability": [("--world-size", "1e9")],
