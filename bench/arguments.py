@@ -54,10 +54,6 @@ def positive(text: str) -> float:
     return value
 
 
-def positives(text: str) -> list[float]:
-    return [positive(word) for word in text.split(",")]
-
-
 def share(text: str) -> tuple[str, int]:
     """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
     name, equals, total = text.partition("=")
@@ -94,9 +90,3 @@ def demand_gpus(parser: argparse.ArgumentParser, toy: bool) -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":  # Triton reads it when it is imported, which torch has done
         os.environ["TRITON_INTERPRET"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
-def input_file(text: str) -> Path:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"{text}: no such file")
-    return Path(text)

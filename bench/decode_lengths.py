@@ -23,14 +23,12 @@ import torch
 import torch.distributed as dist
 from arguments import demand_gpus, new_parser, some_of
 from outside import start_ranks
-from outside_cases import FAR, Operands
+from outside_cases import FAR
 from rival_flashinfer import decode as flashinfer_decode
 
 import autotune
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.reference import attention, joined
-from autotune.kernels.flash_decode.tensors import Tensors
-from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.model_runs.clock import TOY, Clock, Plan, captured
 from autotune.task import Task
 from autotune.workloads import workload
@@ -72,17 +70,8 @@ class Form:
     def __init__(self, context: autotune.Context, problem: FlashDecode, plan: Plan) -> None:
         self.context, self.problem = context, problem
         self._clock = Clock(context.heap.device, context.group, plan)
-        common = Operands(problem, context.heap.device, 7)  # q is the same on every rank
-        own = Operands(problem, context.heap.device, 1000 + dist.get_rank())
-        cache = OPERAND_DTYPES[problem.cache_dtype]
-        pages = torch.randperm(problem.batch * problem.pages, device=own.device, dtype=torch.int32)
-        scales = [own.scales(problem.kv_heads) if problem.kv_scales == "head" else None for _ in range(2)]
-        self.tensors = Tensors(
-            common.normal(problem.batch, problem.q_heads, problem.head_dim, scale=4.0),
-            *(own.normal(*problem.cache_shape).to(cache) for _ in range(2)), pages.view(problem.batch, problem.pages),
-            torch.zeros(problem.batch, dtype=torch.int32, device=own.device),
-            torch.empty(0), *scales,
-        )  # fmt: skip
+        task = Task(problem, context.machine)
+        self.tensors = workload("flash_decode").operation(task, context.heap, context.spin_limit)._tensors
 
     def ours(self, config: autotune.Config) -> torch.Tensor:
         each = self.tensors

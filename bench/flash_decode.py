@@ -23,6 +23,7 @@ from winners import tune
 
 from autotune.config import Config
 from autotune.db import Store
+from autotune.kernels.flash_decode.space import of_mode
 from autotune.machine import machine
 from autotune.outcome import DEFAULT_REGIME
 from autotune.ranks.evaluation import MeasurePlan
@@ -41,8 +42,8 @@ BRIEFLY = MeasurePlan(screen=15, iterations=15)
 
 PAPER = {
     "mode": "fused", "block_n": 64, "programs_per_head": 32, "heads_per_program": 8, "num_warps": 4, "num_stages": 2,
-    "table_reads": "in_step", "program_order": "tokens", "reducer": "kernel", "transfer_heads": 1, "combine_heads": 1,
-    "wire": "rounded", "exchange": "one_shot", "combine_site": "next_launch", "protocol": "signal",
+    "loads": "pipelined", "table_reads": "in_step", "program_order": "tokens", "reducer": "kernel", "transfer_heads": 1,
+    "combine_heads": 1, "wire": "rounded", "exchange": "one_shot", "combine_site": "next_launch", "protocol": "signal",
 }  # fmt: skip
 """Its 16 rows hold the 8 query heads of one KV head, as there. LSEs travel in fp32 here, and its 32 splits are those of
 the whole batch.
@@ -70,18 +71,13 @@ def others(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
         for problem, row in zip(problems, rows, strict=True):
             gang.turn_to(kind, problem)
             gang.start()
-            configs = {"paper": Config(PAPER), **{name: bsp(row, name.split()[-1]) for name in row["baselines"]}}
+            ways = {name: of_mode("bsp", Config(row["config"]), name.split()[-1]) for name in row["baselines"]}
+            configs = {"paper": Config(PAPER), **ways}
             task = Task(problem, here)
             valid = {name: each for name, each in configs.items() if kind.space.violation(each, task) is None}
             latencies = {name: gang.evaluate(config, 1, BRIEFLY).latency for name, config in valid.items()}
             found.append({name: each.of(DEFAULT_REGIME) for name, each in latencies.items() if each is not None})
     return found
-
-
-def bsp(row: dict[str, Any], launch: str) -> Config:
-    names = {dimension.name for dimension in workload("flash_decode").space.dimensions_of("bsp")}
-    kept = {name: value for name, value in row["config"].items() if name in names}
-    return Config({**kept, "mode": "bsp", "launch": launch})
 
 
 def point(row: dict[str, Any], beside: dict[str, float], database: str) -> dict[str, Any]:

@@ -1,18 +1,23 @@
-"""The models of bench/model_layers.py, shared out over ranks by others' plans or ours.
+"""The models of bench/model_layers.py, shared out over ranks by others' plans or ours, all with random weights.
 
-Two clients, both with random weights: ``pytorch`` is a Llama written like PyTorch's tutorial on tensor parallelism,
-under the tutorial's plan; ``transformers`` is that of Hugging Face, under its own.
+``pytorch`` is a Llama written like PyTorch's tutorial on tensor parallelism, under the tutorial's plan;
+``transformers`` is that of Hugging Face, under its own. ``mixture`` is Hugging Face's Qwen3-MoE: each rank forwards its
+own tokens, with all of attention. Its ways: "plain" is transformers' own all-to-all, whose sizes the host reads;
+"gathered" is the one of fixed shapes that serving stacks take: all ranks' tokens are gathered, each rank runs its
+experts on all of them, and the sums are reduce-scattered; "styles" is ``share_experts``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed._functional_collectives import all_gather_tensor, reduce_scatter_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -22,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import autotune
-from autotune.model_runs.layers import Layers, plan
+from autotune.model_runs.layers import SHARPER, Layers, plan
 from autotune.models.architecture import Architecture, Biases
 
 Tensor = torch.Tensor
@@ -59,6 +64,16 @@ TINY = Sizes(
     hidden=32, ffn=48, heads=4, kv_heads=2, vocabulary=24, layers=1, prefill=(8,), decode=(2,), train=(8,), steps=2,
 )  # fmt: skip
 
+MIXTURE = Sizes(
+    hidden=4096, ffn=1536, heads=64, kv_heads=4, vocabulary=4096, layers=2, prefill=(512, 2048), decode=(1, 8, 32, 128),
+    experts=128, top_k=8,
+)  # fmt: skip
+"""Sizes of Qwen3-235B-A22B, but for layers and vocabulary."""
+
+TINY_MIXTURE = Sizes(
+    hidden=32, ffn=16, heads=4, kv_heads=2, vocabulary=24, layers=1, prefill=(8,), decode=(2,), experts=4, top_k=2,
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -70,10 +85,6 @@ class Phase:
     training: bool = False
     own_tokens: bool = False
     """True if each rank forwards its own."""
-
-    def tokens(self, sizes: Sizes) -> tuple[int, ...]:
-        found: tuple[int, ...] = getattr(sizes, self.sizes)
-        return found
 
 
 PHASES: Mapping[str, tuple[Phase, ...]] = {
@@ -151,3 +162,60 @@ def transformers(
     if context is not None:
         return Logits(autotune.nn.transformers.parallelize(model, mesh, context))
     return Logits(autotune.nn.transformers.shared_out(model, mesh))
+
+
+def expert_parallelism() -> bool:
+    """transformers has the all-to-all that ours is compared with: 5.23 does, 5.20 does not."""
+    try:
+        return importlib.util.find_spec("transformers.distributed.expert_parallel") is not None
+    except ModuleNotFoundError:  # no transformers, or one without that folder
+        return False
+
+
+def mixture(
+    sizes: Sizes, phase: Phase, mesh: DeviceMesh, context: autotune.Context | None, way: str = "plain"
+) -> nn.Module:  # fmt: skip
+    """Qwen3's mixture; its experts by ours where there is a context, which is the one line of difference."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        hidden_size=sizes.hidden, moe_intermediate_size=sizes.ffn, num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads, num_key_value_heads=sizes.kv_heads, vocab_size=sizes.vocabulary,
+        head_dim=sizes.hidden // sizes.heads, num_experts=sizes.experts, num_experts_per_tok=sizes.top_k,
+        norm_topk_prob=True, attn_implementation="sdpa", experts_implementation="grouped_mm",
+    )  # fmt: skip
+    model = Qwen3MoeForCausalLM(config).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate.weight.mul_(SHARPER)
+    if context is not None:
+        return Logits(autotune.nn.transformers.share_experts(model, context))
+    return Logits(_shared_by_theirs(model, mesh, "all_to_all" if way == "plain" else _gathering()))
+
+
+def _shared_by_theirs(model: Any, mesh: DeviceMesh, implementation: str) -> Any:
+    """By transformers' own expert parallelism, with data-parallel attention."""
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.expert_parallel import apply_expert_parallelism
+
+    ranks = mesh.size()
+    both = init_device_mesh(mesh.device_type, (ranks, 1), mesh_dim_names=("ep", "tp"))
+    _, plan, _ = model._resolve_parallel_plans(DistributedConfig(ep_size=ranks, fsdp_size=ranks, tp_size=1))
+    return apply_expert_parallelism(model, both["ep"], both["tp"], plan, ep_implementation=implementation)
+
+
+def _gathering() -> str:
+    """The name, in transformers' registry, of the way of fixed shapes."""
+    from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
+
+    class Gathered(EPImplementation):  # type: ignore[misc]
+        def __call__(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+            group, local = self.ep_mesh.get_group(), self.num_local_experts
+            hidden, ids, weights = (all_gather_tensor(each, 0, group) for each in (hidden, ids, weights))
+            others = (ids // local) != self.ep_mesh.get_local_rank()
+            own = torch.where(others, local, ids % local)
+            sums = self.experts_forward(hidden, own, weights.masked_fill(others, 0.0))
+            return reduce_scatter_tensor(sums, "sum", 0, group)
+
+    EPImplementationInterface.register("gathered", Gathered)
+    return "gathered"

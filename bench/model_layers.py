@@ -29,8 +29,7 @@ from pathlib import Path
 import tables
 import torch
 from arguments import new_parser, output_file, positive, whole
-from mixture_client import MIXTURE, TINY_MIXTURE, expert_parallelism
-from model_clients import PHASES, TINY, Sizes
+from model_clients import MIXTURE, PHASES, TINY, TINY_MIXTURE, Sizes, expert_parallelism
 from model_rows import CLIENTS, ModelRows
 from outside import where
 

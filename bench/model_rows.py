@@ -11,8 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from mixture_client import mixture
-from model_clients import PHASES, Phase, Sizes, pytorch, transformers
+from model_clients import PHASES, Phase, Sizes, mixture, pytorch, transformers
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -62,7 +61,7 @@ class ModelRows:
         comparison = Comparison(context)
         with torch.compiler.set_stance("default" if self.times else "force_eager"):
             for phase in [each for each in PHASES[self.client] if each.name in self.phases]:
-                left = [m for m in phase.tokens(self.sizes) if (phase.name, m) not in self.done]
+                left = [m for m in getattr(self.sizes, phase.sizes) if (phase.name, m) not in self.done]
                 ways = self.ways if left and not phase.training else ()
                 models = {way: self._model(comparison, phase, way) for way in ways}
                 for m in left:

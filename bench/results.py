@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 from arguments import new_parser, positive, whole
-from results_tables import TABLES, Picture, Setting, Stored, Table, Undrawn
-from results_text import NoMarkers, replaced
+from results_tables import TABLES, Picture, Setting, Stored, Table
+from results_text import Unwritten, replaced
 from steps import ROOT, Folder, Step, here, run_all, run_to_end
 
 PAGES = ("README.md", "docs/results.md")
@@ -32,15 +32,15 @@ class Run:
 
     def __init__(self, folder: Folder, setting: Setting, tables: list[Table]) -> None:
         self.folder, self.tables = folder, tables
-        self._steps: dict[str, list[Step]] = {table.name: table.steps(setting) for table in TABLES if table in tables}
-        for table in TABLES:
-            if any(table.name in each.needs for each in tables) and table.name not in self._steps:
-                self._steps[table.name] = table.steps(setting)
+        needed = {name for table in tables for name in (table.name, *table.needs)}
+        self._steps: dict[str, list[Step]] = {
+            table.name: table.steps(setting) for table in TABLES if table.name in needed
+        }
 
     @property
     def steps(self) -> list[Step]:
         """Steps of the tables asked for and of the tables that those are written from, in the order of the list."""
-        return [step for table in TABLES for step in self._steps.get(table.name, [])]
+        return [step for steps in self._steps.values() for step in steps]
 
     def found(self, name: str) -> list[Stored]:
         return [stored for step in self._steps[name] if (stored := self.folder.found(step)) is not None]
@@ -62,24 +62,12 @@ class Run:
                 if isinstance(table, Picture):
                     table.draw(self.found, root)
                 new = replaced(text, table.name, table.render(self.found))
-            except (NoMarkers, Undrawn) as error:
+            except Unwritten as error:
                 left.append(f"{table.name}: {table.page}: {error}")
                 continue
             if new != text:
                 page.write_text(new)
         return left
-
-
-def possible(tables: list[Table], setting: Setting) -> list[Table]:
-    found = []
-    for table in tables:
-        if setting.toy and not table.toy:
-            print(f"{table.name}: not under the interpreter", file=sys.stderr)
-        elif not setting.toy and setting.world_size < table.least_gpus:
-            print(f"{table.name}: needs {table.least_gpus} GPUs, these are {setting.world_size}", file=sys.stderr)
-        else:
-            found.append(table)
-    return found
 
 
 def copied(folder: Path) -> Path:
@@ -107,17 +95,19 @@ def main() -> None:
     given, begin = arguments(), time.monotonic()
     place = here()
     gpus = place["machine"]["gpus"]
-    if not (gpus or given.toy or given.render or given.list):
+    if not (gpus > 1 or given.toy or given.render or given.list):
         sys.exit(
-            "make results measures on GPUs, and here is none. Without one: --render writes the pages from the results "
-            "in the folder, --toy tries all of it with tiny problems"
+            f"make results measures on two GPUs or more, and here is {'one' if gpus else 'none'}. Without them: "
+            "--render writes the pages from the results in the folder, --toy tries all of it with tiny problems"
         )
-    asked = [table for table in TABLES if given.only is None or table.name in given.only]
     path = given.folder or Path("results-toy" if given.toy else "results")
     if given.render and given.world_size is None:
         sys.exit("--render needs --world-size, of the machine that measured")
-    setting = Setting(given.world_size or (2 if given.toy else max(1, gpus)), given.toy)
-    tables = possible(asked, setting)
+    setting = Setting(given.world_size or (2 if given.toy else max(2, gpus)), given.toy)
+    if setting.world_size < 2:
+        sys.exit("--world-size 1: the tables are of two ranks and more")
+    asked = [table for table in TABLES if given.only is None or table.name in given.only]
+    tables = [table for table in asked if table.toy or not given.toy]
     run = Run(Folder(path, {} if given.render else place), setting, tables)
     if given.list:
         for table in tables:

@@ -23,7 +23,7 @@ from listed import LIST, REPEATED, Sizes, entry, options
 from outside import HEADER as OUTSIDE_HEADER
 from outside import line as outside_line
 from repeatability import AIMS, SEEDS, summed_up
-from results_text import block, caption, paragraph, shared_text, sizes_text
+from results_text import Unwritten, block, caption, paragraph, shared_text, sizes_text
 from steps import FOLDER, JSON, ROOT, Step
 
 LONG = 400.0
@@ -62,7 +62,6 @@ class Table(ABC):
     """Other tables that it is written from."""
     toy = True
     """True if the interpreter can make one."""
-    least_gpus = 2
 
     def steps(self, setting: Setting) -> list[Step]:
         return []
@@ -204,10 +203,6 @@ class Block(Table):
         return block(stored, f"{table}\n\nOutputs differ by {100 * error:.2g} % at most (Frobenius norm).")
 
 
-class Undrawn(Exception):
-    """A picture could not be made."""
-
-
 class Picture(Table):
     name = "picture"
     page = "README.md"
@@ -220,7 +215,7 @@ class Picture(Table):
             command = [sys.executable, str(ROOT / DRAWING), str(file), str(root / "docs/transformer-block.svg")]
             done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if done.returncode:
-            raise Undrawn(f"{DRAWING}: {done.stderr.strip().splitlines()[-1]}")
+            raise Unwritten(f"{DRAWING}: {done.stderr.strip().splitlines()[-1]}")
 
     def render(self, results: Results) -> str:
         what = "time of a layer in decode and prefill, plain torch and our operators, with the ratio above"
@@ -229,33 +224,16 @@ class Picture(Table):
         return f"![{what}](docs/transformer-block.svg)\n\n{paragraph(f'{where} {numbers}')}"
 
 
-class Printed(Table):
-    """A bench that prints its table itself."""
-
+class CompileSurvey(Table):
+    name = "compile-survey"
     toy = False
-    least_gpus = 1
-
-    def __init__(self, name: str, words: Sequence[str]) -> None:
-        self.name, self._words = name, tuple(words)
 
     def steps(self, setting: Setting) -> list[Step]:
-        return [Step(f"{self.name}.1", self._words)]
+        return [Step(f"{self.name}.1", ("bench/compile_survey.py", "--sample=2"))]
 
     def render(self, results: Results) -> str:
         stored = results(self.name)
         return block(stored, stored[0]["found"].strip())
-
-
-class EightGpus(Table):
-    """All-gather + GEMM of the list, where the machine has eight GPUs."""
-
-    name = "ag-rows-8"
-    needs = ("ag-rows",)
-    least_gpus = 8
-    toy = False
-
-    def render(self, results: Results) -> str:
-        return Winners(entry("ag-rows")).render(results)
 
 
 class Outside(Table):
@@ -330,11 +308,10 @@ TABLES: tuple[Table, ...] = (
     *(Winners(sizes) for sizes in LIST if sizes.name != "fd"),
     Decode(),
     Scaling(),
-    EightGpus(),
     Block(),
     Picture(),
     Outside(),
     Repeatability(),
-    Printed("compile-survey", ["bench/compile_survey.py", "--sample=2"]),
+    CompileSurvey(),
     Short(),
 )

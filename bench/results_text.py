@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from steps import FOLDER, JSON
@@ -15,8 +13,8 @@ FEW = 6
 """Numbers that are listed one by one; of more the range is given."""
 
 
-class NoMarkers(Exception):
-    """A page lacks the place for a table."""
+class Unwritten(Exception):
+    """A table's place in a page, or a picture, cannot be written."""
 
 
 def begins(name: str) -> str:
@@ -28,17 +26,12 @@ def ends(name: str) -> str:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """The page with this text between the markers of ``name``; raises NoMarkers unless each stands there once."""
+    """The page with this text between the markers of ``name``; raises Unwritten unless each stands there once."""
     if page.count(begins(name)) != 1 or page.count(ends(name)) != 1:
-        raise NoMarkers(f"{begins(name)} and {ends(name)} have to stand there once each")
+        raise Unwritten(f"{begins(name)} and {ends(name)} have to stand there once each")
     before, rest = page.split(begins(name))
     _, after = rest.split(ends(name))
     return f"{before}{begins(name)}\n\n{text.strip()}\n\n{ends(name)}{after}"
-
-
-def names_on(page: Path) -> list[str]:
-    """The names of all markers on a page, in order."""
-    return re.findall(r"<!-- results: (\S+) -->", page.read_text())
 
 
 def block(stored: Sequence[dict[str, Any]], body: str) -> str:

@@ -3,8 +3,7 @@
     python bench/search_quality.py bench/recordings/*.json.gz --seeds 50 --plot quality.svg
     python bench/search_quality.py bench/recordings/foreign/*.json.gz --seeds 50
 
-Tables come from ``tune record``, those of foreign kernels from a script of commit 39ef14a0. Kernel Tuner takes part
-where it can be imported, the plot needs matplotlib.
+Tables come from ``tune record``, those of foreign kernels from a script of commit 39ef14a0. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from pathlib import Path
 import numpy as np
 import optuna
 import tables
-from arguments import input_file, new_parser, output_file, whole, wholes
-from search_strategies import BUDGETED, Table, strategies
+from arguments import new_parser, output_file, whole, wholes
+from search_strategies import SEQUENTIAL, STRATEGIES, Table
 
 from autotune.errors import InputError
 
 TRIALS = (10, 25, 50, 100, 200)
-JOINT, SEQUENTIAL = "ours", "compute, then communication"
+JOINT = "ours"
 PAIRS = ((JOINT, SEQUENTIAL), ("ours, told nothing", "ours, told nothing, one at a time"))
 RESAMPLES = 10_000
 
@@ -55,7 +54,7 @@ def run(job: tuple[Path, str, Sequence[int], int]) -> list[float]:
     file, name, trials, seed = job
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     table = opened(file)
-    found = strategies()[name](table, max(trials), seed)
+    found = STRATEGIES[name](table, max(trials), seed)
     return [table.recording.optimum / min(found[:n], default=math.inf) for n in trials]
 
 
@@ -67,7 +66,7 @@ def shares(
     files: Sequence[Path], names: Sequence[str], trials: Sequence[int], seeds: int, workers: int
 ) -> dict[tuple[Path, str, int], list[float]]:
     """Shares of the optimum by seed, per table, strategy and number of trials."""
-    runs = {name: [(n,) for n in trials] if name.startswith(BUDGETED) else [tuple(trials)] for name in names}
+    runs = {name: [(n,) for n in trials] if name == SEQUENTIAL else [tuple(trials)] for name in names}
     jobs = [(f, name, ns, seed) for f in files for name in names for ns in runs[name] for seed in range(seeds)]
     if workers == 1:
         found = [run(job) for job in jobs]
@@ -159,7 +158,7 @@ def plot(
 
 def main() -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("tables", nargs="+", type=input_file)
+    parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--seeds", type=whole, default=50)
     parser.add_argument("--trials", type=wholes, default=",".join(map(str, TRIALS)), help="comma-separated")
     parser.add_argument("--only", help="names of strategies, separated by ;")
@@ -167,7 +166,7 @@ def main() -> None:
     parser.add_argument("--plot", type=output_file, help="an image file")
     arguments = parser.parse_args()
     trials = arguments.trials
-    names = list(strategies())
+    names = list(STRATEGIES)
     if arguments.only:
         asked = [word.strip() for word in arguments.only.split(";")]
         if unknown := [word for word in asked if word not in names]:
@@ -180,8 +179,6 @@ def main() -> None:
     if any(table.workload is None for table in tables):
         print(f"A foreign kernel has no cost model and no default: no {JOINT!r}, no {SEQUENTIAL!r}", file=sys.stderr)
         names = [name for name in names if name not in (JOINT, SEQUENTIAL)]
-    if importlib.util.find_spec("kernel_tuner") is None:
-        print("Kernel Tuner is not installed: it takes no part", file=sys.stderr)
     found = shares(arguments.tables, names, trials, arguments.seeds, arguments.workers)
     print(report(arguments.tables, names, trials, found))
     if arguments.plot is not None:

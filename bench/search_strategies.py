@@ -6,17 +6,11 @@ refused unrun and cost nothing, for every strategy alike.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.util
-import io
-import json
 import math
 import random
-import tempfile
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,8 +122,8 @@ class Table:
 Strategy = Callable[[Table, int, int], list[float]]
 """The latencies, in µs, of so many trials with a seed, in their order; infinite where there was none."""
 
-BUDGETED = ("compute, then communication", "Kernel Tuner")
-"""Prefixes of strategies that divide their budget: the first trials of a longer run are not a shorter run."""
+SEQUENTIAL = "compute, then communication"
+"""The strategy that divides its budget: the first trials of a longer run are not a shorter run."""
 
 
 def ours(table: Table, trials: int, seed: int) -> list[float]:
@@ -209,51 +203,6 @@ def searched(
     return found
 
 
-def kernel_tuner(strategy: str) -> Strategy:
-
-    def run(table: Table, trials: int, seed: int) -> list[float]:
-        import kernel_tuner as tuner
-        import numpy as np
-
-        keys = {_indices(table, config): table.latency(e) for config, e in table.recording.evaluations.items()}
-        names = list(table.space.dimensions)
-        parameters = {name: list(range(len(table.space.dimensions[name].values))) for name in names}
-        random.seed(seed)
-        np.random.seed(seed)
-        with (
-            tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()),
-            warnings.catch_warnings(),
-        ):  # fmt: skip
-            warnings.simplefilter("ignore")
-            cache = Path(folder) / "cache.json"
-            cache.write_text(json.dumps(_cache(parameters, keys)))
-            results, _ = tuner.tune_kernel(
-                "recorded", "recorded", 1, [], parameters, lang="C", cache=str(cache), simulation_mode=True,
-                restrictions=[_recorded(names, keys)], strategy=strategy,
-                strategy_options={"max_fevals": trials}, quiet=True,
-            )  # fmt: skip
-        times = (result.get("time") for result in results)
-        return [float(each) if isinstance(each, int | float) else math.inf for each in times]
-
-    return run
-
-
-def strategies() -> dict[str, Strategy]:
-    found: dict[str, Strategy] = {
-        "ours": ours,
-        "ours, told nothing": ours_without_first,
-        "ours, told nothing, one at a time": one_at_a_time,
-        "compute, then communication": sequential,
-        "Optuna TPE": tpe,
-        "random": randomly,
-        "exhaustive (Triton)": exhaustive,
-    }
-    if importlib.util.find_spec("kernel_tuner") is not None:
-        for name in ("genetic_algorithm", "greedy_ils"):
-            found[f"Kernel Tuner {name}"] = kernel_tuner(name)
-    return found
-
-
 def _joint(
     table: Table, space: Space, trials: int, seed: int, first: Sequence[Config],
     predict: Callable[[Config], float | None] = no_prediction, ahead: int = AHEAD,
@@ -273,37 +222,12 @@ def latencies(found: Iterable[tuple[Config, float]]) -> list[float]:
     return [latency for _, latency in found]
 
 
-def _indices(table: Table, config: Config) -> tuple[int, ...]:
-    """The config as Kernel Tuner has it: an index for each dimension, 0 for those that its mode lacks."""
-    parameters = table.space.parameters(config)
-    return tuple(parameters.get(name, 0) for name in table.space.dimensions)
-
-
-def _recorded(names: Sequence[str], keys: Iterable[tuple[int, ...]]) -> Any:
-    """The recorded configs as a constraint for Kernel Tuner's solver, which prunes unknown prefixes."""
-    from constraint import Constraint
-
-    projections: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
-
-    class Recorded(Constraint):  # type: ignore[misc]
-        def __call__(self, variables: Any, domains: Any, assignments: Any, *rest: Any) -> bool:
-            assigned = tuple(i for i, name in enumerate(names) if name in assignments)
-            if assigned not in projections:
-                projections[assigned] = {tuple(key[i] for i in assigned) for key in keys}
-            return tuple(assignments[names[i]] for i in assigned) in projections[assigned]
-
-    return Recorded()
-
-
-def _cache(parameters: Mapping[str, Sequence[int]], keys: Mapping[tuple[int, ...], float]) -> dict[str, Any]:
-    entries = {
-        ",".join(map(str, key)): {
-            **dict(zip(parameters, key, strict=True)),
-            "time": latency if math.isfinite(latency) else "RuntimeFailedConfig",
-        }
-        for key, latency in keys.items()
-    }
-    return {
-        "device_name": "recorded", "kernel_name": "recorded", "problem_size": 1, "tune_params_keys": list(parameters),
-        "tune_params": dict(parameters), "objective": "time", "cache": entries,
-    }  # fmt: skip
+STRATEGIES: dict[str, Strategy] = {
+    "ours": ours,
+    "ours, told nothing": ours_without_first,
+    "ours, told nothing, one at a time": one_at_a_time,
+    SEQUENTIAL: sequential,
+    "Optuna TPE": tpe,
+    "random": randomly,
+    "exhaustive (Triton)": exhaustive,
+}

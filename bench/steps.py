@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -17,8 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from arguments import new_parser, positive, whole
 
 ROOT = Path(__file__).parents[1]
 
@@ -163,27 +160,6 @@ def exits_at_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def new_step_parser(about: str | None, folder: str, of: str, budget: str) -> argparse.ArgumentParser:
-    """A parser with the options of a bench that tunes and measures several models, or problems (``of``), by steps."""
-    parser = new_parser(about)
-    parser.add_argument("--folder", type=Path, default=Path(folder), help="results so far, the database, traces")
-    parser.add_argument("--world-size", type=whole, help="ranks; default: all GPUs, two without GPUs")
-    parser.add_argument("--budget", default=budget, help=f"time to tune each {of}")
-    parser.add_argument("--only", action="append", metavar="NAME", help=f"{of}s whose name begins so; again for more")
-    parser.add_argument("--minutes", type=positive, default=math.inf, help="begin no step that would end later")
-    parser.add_argument("--table", action="store_true", help="run nothing: print what has been measured")
-    return parser
-
-
-def run_and_print(given: argparse.Namespace, folder: Folder, steps: Sequence[Step], table: Callable[[], str]) -> int:
-    """Run the steps, unless ``--table`` asks for no more, and print the table; the exit code."""
-    undone = [] if given.table else run_all(folder, steps, time.monotonic() + 60 * given.minutes)
-    print(table(), end="")
-    for line in undone:
-        print(line, file=sys.stderr)
-    return 1 if undone else 0
 
 
 def run_to_end(main: Callable[[], None]) -> None:

@@ -9,19 +9,16 @@ toys.
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from arguments import whole
-from listed import DOWN, HEADS, UP
-from steps import FOLDER, Folder, Step, here, new_step_parser, run_and_print, run_to_end
+from arguments import new_parser, positive, whole
+from listed import DOWN, HEADS, UP, options
+from steps import FOLDER, Folder, Step, here, run_all, run_to_end
 from tables import table
 
 PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -41,49 +38,21 @@ TOYS: dict[str, tuple[dict[str, Any], ...]] = {
 STEPS = ("host", "gaps", "library", "boundary", "synchrony", "locality", "other knobs", "fusion")
 
 
-@dataclass(frozen=True)
-class Options:
-    world_size: int
-    toy: bool
-    budget: str = "20s"
-    rounds: int | None = None
-    only: tuple[str, ...] = ("",)
-
-    def problems(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for workload, several in (TOYS if self.toy else PROBLEMS).items():
-            for fields in several:
-                if name_of(workload, fields).startswith(self.only):
-                    yield workload, {**fields, "world_size": self.world_size}
-
-
-def name_of(workload: str, fields: dict[str, Any]) -> str:
-    """``all-gather-gemm-m4096``: by the fields that vary."""
-    varied = "-".join(f"{name[0]}{fields[name]}" for name in ("m", "batch", "kv_len") if name in fields)
-    return f"{workload}-{varied}"
-
-
-def steps(options: Options) -> list[Step]:
-    found = []
-    for workload, fields in options.problems():
-        words = tuple(word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value)))
-        search = ("--trials", "6") if options.toy else ("--budget", options.budget)
-        name = name_of(workload, fields)
-        measured = ("--trace", f"{FOLDER}/{name}.trace.json", "--json")
-        if options.rounds:
-            measured += ("--rounds", str(options.rounds))
-        found += [
-            Step(f"{name}-tuned", ("-m", "autotune.cli", workload, *words, *search, "--json"), 240.0),
-            Step(f"{name}-taxes", ("-m", "autotune.cli", "taxes", workload, *words, *measured), 180.0),
-        ]
+def problems(ranks: int, toy: bool) -> dict[str, list[str]]:
+    """The words of each for ``tune``, by a name that has the sizes that vary: ``all-gather-gemm-m4096``."""
+    found = {}
+    for workload, several in (TOYS if toy else PROBLEMS).items():
+        for fields in several:
+            varied = "-".join(f"{name[0]}{fields[name]}" for name in ("m", "batch", "kv_len") if name in fields)
+            found[f"{workload}-{varied}"] = [workload, *options({**fields, "world_size": ranks})]
     return found
 
 
-def tables(folder: Folder, options: Options) -> str:
-    measured = [step for step in steps(options) if step.name.endswith("-taxes")]
-    found = {step.name.removesuffix("-taxes"): folder.found(step) for step in measured}
+def tables(folder: Folder, measured: dict[str, Step]) -> str:
+    found = {name: folder.found(step) for name, step in measured.items()}
     rows = [row(name, json.loads(stored["found"])) for name, stored in found.items() if stored is not None]
     head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: B, D"]
-    return table(head, rows, "l") + "\n"
+    return table(head, rows, "l")
 
 
 def row(name: str, found: dict[str, Any]) -> list[str]:
@@ -106,21 +75,37 @@ def figure(of: dict[str, Any]) -> str:
     return f"{'≈ 0' if of['nil'] else format(of['microseconds'], '.2f')} ± {error:.2f}"
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = new_step_parser(__doc__, "taxes", "problem", "20s")
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, traces")
+    parser.add_argument("--world-size", type=whole, help="ranks; default: all GPUs, two without GPUs")
+    parser.add_argument("--budget", default="20s", help="time to tune each problem")
     parser.add_argument("--rounds", type=whole, help="rounds of the taxes; default: as many as the command makes")
-    given = parser.parse_args(words)
+    parser.add_argument("--only", action="append", metavar="NAME", help="problems whose name begins so; again for more")
+    parser.add_argument("--minutes", type=positive, default=math.inf, help="begin no step that would end later")
+    parser.add_argument("--table", action="store_true", help="run nothing: print what has been measured")
+    given = parser.parse_args()
     place = here()
     toy = place["machine"]["kind"] == "interpreter"
-    options = Options(
-        given.world_size or place["machine"]["gpus"] or 2, toy, given.budget, given.rounds, tuple(given.only or ("",))
-    )
-    if not steps(options):
-        names = ", ".join(name_of(*each) for each in dataclasses.replace(options, only=("",)).problems())
-        parser.error(f"--only {', '.join(given.only)}: no problem's name begins so; there are {names}")
+    every = problems(given.world_size or place["machine"]["gpus"] or 2, toy)
+    chosen = {name: words for name, words in every.items() if name.startswith(tuple(given.only or [""]))}
+    if not chosen:
+        parser.error(f"--only {', '.join(given.only)}: no problem's name begins so; there are {', '.join(every)}")
+    search = ["--trials=6"] if toy else [f"--budget={given.budget}"]
+    rounds = [f"--rounds={given.rounds}"] if given.rounds else []
+    steps, measured = [], {}
+    for name, words in chosen.items():
+        traced = f"--trace={FOLDER}/{name}.trace.json"
+        tuned = Step(f"{name}-tuned", ("-m", "autotune.cli", *words, *search, "--json"), 240.0)
+        taxes = ("-m", "autotune.cli", "taxes", *words, traced, "--json", *rounds)
+        measured[name] = Step(f"{name}-taxes", taxes, 180.0)
+        steps += [tuned, measured[name]]
     folder = Folder(given.folder, place)
-    return run_and_print(given, folder, steps(options), lambda: tables(folder, options))
+    undone = [] if given.table else run_all(folder, steps, time.monotonic() + 60 * given.minutes)
+    print(tables(folder, measured))
+    if undone:
+        sys.exit("\n".join(undone))
 
 
 if __name__ == "__main__":
-    run_to_end(lambda: sys.exit(main()))
+    run_to_end(main)

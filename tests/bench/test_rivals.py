@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import flash_decode
 import pytest
 import rival_flashinfer
 import rival_quack
@@ -14,10 +15,15 @@ import rivals
 import torch
 import torch.distributed as dist
 import winners
+from listed import HEADS
 from rival_dispatch import laid_out, leaving, symm_mem_dispatch
 
+from autotune.config import Config
 from autotune.kernels.moe.routing import Kind, drawn_routing, planned
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
+from autotune.machine import H100
+from autotune.task import Task
+from autotune.workloads import workload
 from autotune.workloads.user_files import BUILT_IN, instances
 
 CPU = torch.device("cpu")
@@ -102,3 +108,10 @@ def test_a_rival_that_fails_is_one_line_and_left_out(
 def test_every_rival_is_a_workload_that_ranks_load() -> None:
     loaded = {each.name for each in instances(rivals.__file__)} - {*BUILT_IN}
     assert {name.partition("_")[0] for name in loaded} == set(winners.SUPPLIERS)
+
+
+def test_the_papers_config_of_flash_decode_is_one_of_the_space() -> None:
+    """One that is not is left out of the sweep without a word."""
+    found = workload("flash_decode")
+    problem = found.problem_type(batch=1, kv_len=8192, page_size=1, world_size=2, **HEADS)
+    assert found.space.violation(Config(flash_decode.PAPER), Task(problem, H100)) is None

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import fleet_night as night
 import postgres_server
 import pytest
+import ray_night as night
 
 from autotune.db import Store
 from autotune.tuning.finals import FINAL

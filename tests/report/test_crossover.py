@@ -15,7 +15,7 @@ from autotune.machine import INTERPRETER
 from autotune.outcome import Evaluation, Outcome, Regime
 from autotune.report.page import to_html, to_index
 from autotune.report.views import crossover, gaps, overview
-from autotune.results.crossover import Range, families, point, ranges, thresholds
+from autotune.results.crossover import Range, claim, families, point, ranges, thresholds
 from autotune.results.figures import problem_text
 from autotune.results.study import Study
 
@@ -114,6 +114,11 @@ def test_what_look_ups_serve_is_told_along_ranges_alone(study: Study) -> None:
     ((rows,), (columns,)) = (crossover.views(each) for each in (by_rows, by_columns))
     assert len(rows.tables) == 2 and len(columns.tables) == 1, "no config of another n is served"
     assert "m=64 to 128: " in rows.text and "at 2 searched sizes" in rows.text
+
+
+def test_a_range_that_loses_anywhere_does_not_claim_otherwise() -> None:
+    assert "never below 0.99 at 2 verified" in claim("m=1 to 8", [1.1], [0.998, 1.2], "NCCL")
+    assert claim("m=1 to 8", [], []) == ""
 
 
 def test_thresholds_for_a_program_that_knows_nothing_of_us(study: Study) -> None:

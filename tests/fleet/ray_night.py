@@ -1,41 +1,31 @@
-"""A night of ``tune fleet`` on this machine: three fake Ray nodes, interpreter ranks, PostgreSQL, faults injected.
+"""A night of ``tune fleet`` on this machine: fake Ray nodes, interpreter ranks, a PostgreSQL server, faults injected.
 
-    python bench/fleet_night.py --problems 60       prints the command's log with the faults in it
-
-Needs Ray (pip install -e '.[fleet]') and a PostgreSQL server (Debian's postgresql). Faults come when so many problems
-are done: a worker killed, a node removed and added again, the database restarted, the head killed and started again.
+Faults come when so many problems are done: a worker killed, a node removed and added again, the database restarted, the
+head killed and started again.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from arguments import new_parser, whole
-
-if TYPE_CHECKING:
-    from autotune.fleet.standing import Row
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "db" / "helpers"))
+from autotune.db import Store
+from autotune.fleet.problem_list import read_list
+from autotune.fleet.standing import Row, rows_of
 
 OBJECT_STORE = 80 << 20
 WIDTHS = {"gpu-01": 4, "gpu-02": 2, "gpu-03": 1}
 PATIENCE = 600.0
 """Seconds in which the command has to end after its cluster's head died."""
-
-RANKS = (2, 1, 1, 2, 1, 1, 4, 1, 2, 1)
 
 
 class Nodes:
@@ -79,25 +69,25 @@ class Night:
         self.starts = 0
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, faults: Sequence[tuple[int, Callable[[Night], None]]], words: Sequence[str] = ()) -> None:
+    def run(self, faults: Sequence[tuple[int, Callable[[Night], None]]]) -> None:
         """Until every problem is done or has failed; each fault once so many are done."""
         left = list(faults)
         while True:
             if self._process is None or self._process.poll() is not None:
                 if set(self.counts()) <= {"done", "failed"}:
                     return
-                self._start(words)
+                self._start()
             time.sleep(0.5)
             counts = self.counts()
             if left and counts["running"] and counts["done"] >= left[0][0]:
                 left.pop(0)[1](self)
 
-    def _start(self, words: Sequence[str]) -> None:
+    def _start(self) -> None:
         self.starts += 1
         self._tell(f"$ tune fleet {self._list.name} --engine ray …   (start {self.starts})")
         command = ["fleet", str(self._list), "--engine", "ray", "--address", self.nodes.address, "--db", self._url]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "autotune.cli", *command, *words], stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", "autotune.cli", *command], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         threading.Thread(target=self._relay, args=(self._process,), daemon=True).start()
@@ -123,10 +113,6 @@ class Night:
             return self._process.wait()
 
     def rows(self) -> list[Row]:
-        from autotune.db import Store
-        from autotune.fleet.problem_list import read_list
-        from autotune.fleet.standing import rows_of
-
         with Store.open(self._url) as store:
             return rows_of(read_list(self._list), store)
 
@@ -172,62 +158,6 @@ def restart_database(server: Any) -> Callable[[Night], None]:
     return restart
 
 
-def problems(count: int) -> str:
-    every = itertools.product(
-        (16, 32, 48, 64, 80, 96), ("pipelined", "graph", "isolated"), ("bf16", "fp16"),
-        ("gemm-all-reduce", "all-gather-gemm"),
-    )  # fmt: skip
-    lines = [
-        f"  - {{workload: {workload}, m: {m}, dtype: {dtype}, regime: {regime}, world_size: {ranks}}}\n"
-        for (m, regime, dtype, workload), ranks in zip(itertools.islice(every, count), itertools.cycle(RANKS))
-    ]
-    return "defaults: {n: 64, k: 64, effort: quick, trials: 1}\nproblems:\n" + "".join(lines)
-
-
 def with_tokens() -> None:
     """Switch Ray's token authentication on, for all that this process starts."""
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-
-
-def main() -> None:
-    import postgres_server
-
-    from autotune.db import Store
-
-    parser = new_parser(__doc__)
-    parser.add_argument("--problems", type=whole, default=60)
-    count = parser.parse_args().problems
-    if importlib.util.find_spec("ray") is None:
-        parser.error("Ray is not installed: pip install -e '.[fleet]'")
-    with_tokens()
-    begin = time.monotonic()
-
-    def tell(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S', time.gmtime())}  {line}", flush=True)
-
-    with postgres_server.running() as server, server.new_database() as url, tempfile.TemporaryDirectory() as folder:
-        list_file = Path(folder, "problems.yaml")
-        list_file.write_text(problems(count))
-        nodes = Nodes(WIDTHS)
-        faults = (
-            (count // 10, kill_worker),
-            (count // 5, replace_node("gpu-02")),
-            (2 * count // 5, restart_database(server)),
-            (3 * count // 5, kill_head),
-            (4 * count // 5, replace_node("gpu-01")),
-        )
-        text = url.render_as_string(hide_password=False)
-        try:
-            night = Night(list_file, text, nodes, tell)
-            night.run(faults)
-        finally:
-            nodes.stop()
-        with Store.open(text) as store:
-            studies = Counter((study.key, study.provenance) for study in store.studies())
-            tell(f"{dict(night.counts())}; started {night.starts} times")
-            tell(f"studies: {len(studies)}, most of one problem: {max(studies.values())}")
-    tell(f"{time.monotonic() - begin:.0f} s")
-
-
-if __name__ == "__main__":
-    main()
