@@ -3,10 +3,9 @@
 #   make tune    tune all-gather + GEMM on this machine and print the report; ARGS="--m 4096 …"
 #   make test    all checks: ruff, mypy, pytest; ARGS="-k heap …" goes to pytest
 #
-# and seven for occasional use:
+# and six for occasional use:
 #
 #   make test-slow     the tests that "make test" leaves out: whole matrices, of which that runs a part
-#   make results       on a host with GPUs: measure the tables of README and docs/results.md again; ARGS="--minutes 9"
 #   make test-lowest   the decorator's contract and a sample of kernels with the lowest Triton that works, in .lowest
 #   make test-doors    the plugins for vLLM and SGLang, torchtitan and transformers, with what they need in .doors
 #   make docs          the docs as a website, in site/
@@ -33,7 +32,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 .PHONY: $(STAMP)
 endif
 
-.PHONY: tune test test-slow results test-lowest test-doors docs wheelhouse clean
+.PHONY: tune test test-slow test-lowest test-doors docs wheelhouse clean
 
 tune: $(STAMP)
 	@$(BIN)/tune all-gather-gemm $(ARGS)
@@ -48,9 +47,6 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	@$(PYTEST) -m slow $(ARGS)
-
-results: $(STAMP)
-	@$(BIN)/python bench/results.py $(ARGS)
 
 # The lowest Triton lies before the locked one on the path. Its interpreter needs an older NumPy, and does what that calls
 # deprecated.

@@ -1,7 +1,4 @@
-"""The one list of problems: all tables of docs/results.md come from it, the short one has a row for each entry.
-
-``bench/results.py`` tunes them, ``bench/outside.py`` measures them again from outside.
-"""
+"""The problems of docs/results.md, which ``outside.py`` measures from outside, and ``versions.py`` by two versions."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ class Sizes:
 
     name: str
     workload: str
-    title: str
-    """The title in the short table, beside the workload's name."""
     fixed: Mapping[str, Any]
     varied: Mapping[str, tuple[int, ...]]
-    seconds: int
 
     def shared(self, toy: bool = False) -> dict[str, Any]:
         """The fields that all share; of a toy the interpreter runs a call in a second or so."""
@@ -63,27 +57,25 @@ ROWS, BF16 = {"layout": "rows"}, {"dtype": "bf16"}
 TOKENS = {"tokens": (1, 16, 128, 1024, 4096)}
 
 LIST = (
-    Sizes("ag-rows", AG, "rows, bf16", {**UP, **ROWS, **BF16}, {"m": (16, 64, 256, 1024, 4096, 8192)}, 10),
-    Sizes("ag-fp8", AG, "rows, fp8 with row scales", {**UP, **ROWS, **FP8}, {"m": (16, 256, 1024, 4096, 8192)}, 10),
-    Sizes("ag-fp8-7168", AG, "rows, fp8 with row scales", {**UP, "n": 7168, **ROWS, **FP8}, {"m": (4096,)}, 10),
-    Sizes("ag-swiglu", AG, "rows, bf16, SwiGLU", {**UP, **ROWS, **BF16, "epilogue": "swiglu"}, {"m": (1024, 8192)}, 10),
-    Sizes("ag-k", AG, "K, fp16", {**UP, "n": 14336, "layout": "k", "dtype": "fp16"}, {"m": (1, 32, 1024)}, 5),
-    Sizes("rs", RS, "bf16", {**DOWN, **BF16}, {"m": (512, 2048, 4096, 8192)}, 10),
-    Sizes("rs-fp8", RS, "fp8 with row scales", {**DOWN, **FP8}, {"m": (512, 2048, 8192)}, 10),
-    Sizes("ar-28672", AR, "bf16", {**DOWN, **BF16}, {"m": (1, 8, 64, 128, 512, 2048, 8192)}, 5),
-    Sizes("ar-8192", AR, "bf16", {**DOWN, "k": 8192, **BF16}, {"m": (1, 64)}, 5),
-    Sizes("arn", ARN, "bf16", {"n": 8192, **BF16}, {"m": (16, 1024)}, 5),
-    Sizes("garn-28672", GARN, "bf16", {**DOWN, **BF16}, {"m": (1, 16, 64)}, 5),
-    Sizes(
-        "fd", FD, "fp16", {**HEADS, "page_size": 1, "lengths": "even"}, {"batch": (1, 8), "kv_len": (8192, 65536)}, 5
-    ),
-    Sizes("moe-dispatch", DISPATCH, "bf16, SwiGLU", EXPERTS, TOKENS, 15),
-    Sizes("moe-combine", COMBINE, "bf16", EXPERTS, TOKENS, 15),
+    Sizes("ag-rows", AG, {**UP, **ROWS, **BF16}, {"m": (16, 64, 256, 1024, 4096, 8192)}),
+    Sizes("ag-fp8", AG, {**UP, **ROWS, **FP8}, {"m": (16, 256, 1024, 4096, 8192)}),
+    Sizes("ag-fp8-7168", AG, {**UP, "n": 7168, **ROWS, **FP8}, {"m": (4096,)}),
+    Sizes("ag-swiglu", AG, {**UP, **ROWS, **BF16, "epilogue": "swiglu"}, {"m": (1024, 8192)}),
+    Sizes("ag-k", AG, {**UP, "n": 14336, "layout": "k", "dtype": "fp16"}, {"m": (1, 32, 1024)}),
+    Sizes("rs", RS, {**DOWN, **BF16}, {"m": (512, 2048, 4096, 8192)}),
+    Sizes("rs-fp8", RS, {**DOWN, **FP8}, {"m": (512, 2048, 8192)}),
+    Sizes("ar-28672", AR, {**DOWN, **BF16}, {"m": (1, 8, 64, 128, 512, 2048, 8192)}),
+    Sizes("ar-8192", AR, {**DOWN, "k": 8192, **BF16}, {"m": (1, 64)}),
+    Sizes("arn", ARN, {"n": 8192, **BF16}, {"m": (16, 1024)}),
+    Sizes("garn-28672", GARN, {**DOWN, **BF16}, {"m": (1, 16, 64)}),
+    Sizes("fd", FD, {**HEADS, "page_size": 1, "lengths": "even"}, {"batch": (1, 8), "kv_len": (8192, 65536)}),
+    Sizes("moe-dispatch", DISPATCH, EXPERTS, TOKENS),
+    Sizes("moe-combine", COMBINE, EXPERTS, TOKENS),
 )
 
 REPEATED = (
-    Sizes("rs-512", RS, "bf16", {**DOWN, **BF16}, {"m": (512,)}, 12),
-    Sizes("ag-64", AG, "rows, bf16", {**UP, **BF16}, {"m": (64,)}, 12),
+    Sizes("rs-512", RS, {**DOWN, **BF16}, {"m": (512,)}),
+    Sizes("ag-64", AG, {**UP, **BF16}, {"m": (64,)}),
 )
 """Problems whose search is repeated with other seeds."""
 

@@ -21,7 +21,6 @@ WRONG = {
     "gang_start": [("--ranks", "0")],
     "model_layers": [("--tiny", "--minutes", "nan")],
     "repeatability": [("--world-size", "1e9")],
-    "results": [("--world-size", "0")],
     "search_quality": [("none.json.gz",), (TABLE, "--only", "no such strategy")],
     "taxes": [("--only", "no such problem")],
     "versions": [("none",), (".", "--turns", "1")],
