@@ -12,6 +12,7 @@ from autotune.kernels.launching.contract import Call, MaybeS, T
 from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import M, Way
+from autotune.kernels.moe.mode import by_words
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 from autotune.kernels.moe_dispatch.steps import Moves, columns_of
@@ -36,18 +37,24 @@ class Travel:
     routing_ll: bool = False
     """The routing does."""
 
+    @classmethod
+    def of(cls, mode: Moves, *, tokens_by_words: bool = True) -> Travel:
+        """By a mode's name and protocol; without ``tokens_by_words`` the routing alone travels by LL words."""
+        words = by_words(mode)
+        return cls(pull=mode.mode == "pull", ll=words and tokens_by_words, routing_ll=words)
+
 
 D = TypeVar("D", bound=DispatchedProblem)
 
 
-class PulledTokens(Way[D, M, T, MaybeS]):
-    """A way whose tokens, and their scales, peers load."""
+class ExchangeWay(Way[D, M, T, MaybeS]):
+    """A way whose tokens, and their scales, peers load in ``pull``."""
 
-    def read_by_peers(self, problem: D, mode: M) -> tuple[int, ...]:
-        return problem.tokens, problem.hidden
+    def read_by_peers(self, problem: D, mode: M) -> tuple[int, ...] | None:
+        return (problem.tokens, problem.hidden) if mode.mode == "pull" else None
 
     def also_read_by_peers(self, problem: D, mode: M) -> tuple[str, ...]:
-        return ("scale_x",) if problem.row_scales else ()
+        return ("scale_x",) if mode.mode == "pull" and problem.row_scales else ()
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
 from autotune.kernels.moe_dispatch.library import BulkSynchronous
 from autotune.kernels.moe_dispatch.modes import MODES, Library, Pull, Push
-from autotune.kernels.moe_dispatch.own import PullWay, PushWay
+from autotune.kernels.moe_dispatch.own import OwnWay
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.kernels.moe_dispatch.tensors import ScaledTensors, Tensors
 
 
 class MoeDispatchKernels(ModeKernels[MoeDispatch, Tensors]):
     modes = MODES
-    ways = {Library: BulkSynchronous(), Push: PushWay(), Pull: PullWay()}
+    ways = {Library: BulkSynchronous(), Push: OwnWay(), Pull: OwnWay()}
     tensors_type: type[Tensors] = Tensors
     results: tuple[str, ...] = ("rows", "offsets", "pairs", "row_gates")
 

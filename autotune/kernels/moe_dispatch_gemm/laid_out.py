@@ -47,7 +47,7 @@ class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
         problem = task.problem
         scales = own((problem.capacity, problem.row_scales), torch.float32) if problem.scaled else None
         return LaidOutRows(
-            **vars(exchange_scratch(problem, mode, _travel(mode), shared)),
+            **vars(exchange_scratch(problem, mode, Travel.of(mode), shared)),
             rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]), scale_rows=scales,
         )  # fmt: skip
 
@@ -57,12 +57,7 @@ class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
         mode, scratch = call.knobs, call.scratch
         given = {name: value for name, value in vars(call.tensors).items() if name not in (*OF_GEMM, "c")}
         laid_out = {**given, "rows": scratch.rows, "scale_rows": scratch.scale_rows}
-        return dispatch_launch(call, mode, _travel(mode), laid_out, mode.layout_rows, mode.layout_warps, product)
-
-
-def _travel(mode: LaidOut) -> Travel:
-    words = mode.protocol == "ll"
-    return Travel(ll=words, routing_ll=words)
+        return dispatch_launch(call, mode, laid_out, mode.layout_rows, mode.layout_warps, product)
 
 
 class OurGemmWay(_LaidOutWay[L]):

@@ -7,7 +7,7 @@ import torch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
 from autotune.kernels.moe.grouped_launch import scale_tensors
-from autotune.kernels.moe_dispatch_gemm.fused import PullWay, PushWay
+from autotune.kernels.moe_dispatch_gemm.fused import FusedWay
 from autotune.kernels.moe_dispatch_gemm.laid_out import CustomCollectiveWay, OurGemmWay
 from autotune.kernels.moe_dispatch_gemm.library import BulkSynchronous
 from autotune.kernels.moe_dispatch_gemm.modes import (
@@ -27,7 +27,7 @@ class MoeDispatchGemmKernels(ModeKernels[MoeDispatchGemm, Tensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Unfused: OurGemmWay(),
-        WarpSpecialized: OurGemmWay(), Push: PushWay(), Pull: PullWay(),
+        WarpSpecialized: OurGemmWay(), Push: FusedWay(), Pull: FusedWay(),
     }  # fmt: skip
     tensors_type = Tensors
     results = ("c", "offsets", "pairs", "row_gates")
