@@ -33,7 +33,8 @@ def wrong(case: dict[str, Any]) -> float:
     here = machine()
     device = torch.device("cpu" if here.is_interpreter else "cuda")
     counts, n, k = COUNTS[case["counts"]], case.get("n", 72), case.get("k", 80)
-    dtype, epilogue, halves = case.get("dtype", "bf16"), case.get("epilogue", "none"), case.get("halves", True)
+    dtype, epilogue = case.get("dtype", "bf16"), case.get("epilogue", "none")
+    halves = epilogue != "none" and case.get("halves", True)
     knobs = TILE.__class__(**{**vars(TILE), **case.get("knobs", {})})
     generator = torch.Generator().manual_seed(1)
     rows, fp8 = sum(counts) + SPARE, dtype == "fp8"
@@ -56,11 +57,12 @@ def wrong(case: dict[str, Any]) -> float:
         return None if tensor is None else tensor.to(device)
 
     operands = GroupedOperands(
-        there(a), there(b), there(offsets), rows, there(gather), per, there(scale_a), there(scale_b), scales
-    )
+        there(a), there(b), there(offsets), rows, there(gather), per, there(scale_a), there(scale_b), scales,
+        epilogue=epilogue, halves=halves,
+    )  # fmt: skip
     c = c.to(device)
     units = 3 if here.is_interpreter else here.compute_units
-    grouped_gemm(knobs, operands, c, dtype, units, epilogue=epilogue, halves=halves).run()
+    grouped_gemm(knobs, operands, c, units).run()
     c, worst = c.cpu(), 0.0
     for expert, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
         chosen = torch.arange(int(begin), int(end))

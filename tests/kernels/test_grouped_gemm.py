@@ -81,9 +81,12 @@ def test_programs_are_as_many_as_tiles_or_as_a_unit_is_to_have() -> None:
 def test_fp8_sums_are_promoted_unless_the_problem_asks_for_fast_ones() -> None:
     a, b = torch.zeros(8, 64), torch.zeros(2, 32, 64).transpose(1, 2)
     row = GroupedOperands(a, b, torch.zeros(3, dtype=torch.int32), 8, scales="row")
-    promoted = [grouped_arguments(grouped.TILE, row, "fp8", fast_accum=fast)["PROMOTE"] for fast in (False, True)]
-    assert promoted == [grouped.TILE.block_k, None]
-    assert grouped_arguments(grouped.TILE, row, "bf16")["PROMOTE"] is None
+    fp8 = dataclasses.replace(row, b=b.to(torch.float8_e4m3fn))
+    promoted = [
+        grouped_arguments(grouped.TILE, each)["PROMOTE"]
+        for each in (fp8, dataclasses.replace(fp8, fast_accum=True), row)
+    ]
+    assert promoted == [grouped.TILE.block_k, None, None]
 
 
 def test_torch_multiplies_groups_of_bf16_alone_and_on_gpus() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
@@ -22,14 +24,8 @@ class FusedWay(ExchangeWay[MoeDispatchGemm, Fused, Tensors, Scratch]):
 
     def launches(self, call: Call[MoeDispatchGemm, Fused, Tensors, Scratch]) -> list[Launch]:
         problem, mode, tensors = call.problem, call.knobs, call.tensors
-        operands = GroupedOperands(
-            call.scratch.inbox, tensors.b, tensors.offsets, problem.capacity, tensors.pairs, problem.top_k,
-            tensors.scale_x, tensors.scale_b, problem.scales, tensors.bias,
-        )  # fmt: skip
-        gemm = grouped_arguments(
-            mode, operands, problem.dtype, epilogue=problem.epilogue, halves=problem.halves,
-            fast_accum=problem.fast_accum,
-        )  # fmt: skip
+        operands = GroupedOperands.of(problem, call.scratch.inbox, tensors.scale_x, tensors)
+        gemm = grouped_arguments(mode, replace(operands, gather=tensors.pairs, per=problem.top_k))
         first, exchange = exchange_arguments(call, mode, _travel(mode), mode.num_warps)
         arguments = {name: value for name, value in gemm.items() if name not in UNUSED} | exchange
         arguments |= {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}

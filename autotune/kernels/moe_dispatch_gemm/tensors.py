@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.kernels.moe.library import Scaling
-from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-
 OF_GEMM = ("b", "scale_b", "bias")
 """Tensors that a dispatch alone does not take."""
 
@@ -39,10 +36,3 @@ class Tensors:
     """fp32 [local experts, 1, columns] or [local experts, hidden / 128, columns / 128], stored as B is."""
     bias: torch.Tensor | None = None
     """[local experts, columns], of the result's type."""
-
-
-def scaling_of(problem: MoeDispatchGemm, tensors: Tensors, of_rows: torch.Tensor | None) -> Scaling | None:
-    """The scales of laid-out rows and of B, as the library's grouped GEMM takes them."""
-    if of_rows is None or tensors.scale_b is None:
-        return None
-    return Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)

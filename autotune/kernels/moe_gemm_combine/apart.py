@@ -13,11 +13,11 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.specialized import gemm_apart
+from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart
 from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
 from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product, operands_of
+from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product
 
 A = TypeVar("A", bound=Apart)
 
@@ -52,7 +52,7 @@ class OurGemmWay(_ApartWay[A]):
         return self.products(task, mode, task.problem.capacity, shared, own)
 
     def launches(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> list[Launch]:
-        operands = operands_of(call.problem, call.tensors)
+        operands = GroupedOperands.of(call.problem, call.tensors.a, call.tensors.scale_a, call.tensors)
         return [gemm_apart(call.task, call.knobs, operands, call.scratch.y), self.combine(call)]
 
     def roundings(self, problem: MoeGemmCombine) -> float:

@@ -11,13 +11,13 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import grouped_arguments
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_arguments
 from autotune.kernels.moe_combine.own import ROUNDINGS, adding_programs, placing_programs, scratch_of, summing
 from autotune.kernels.moe_gemm_combine.apart import Products
 from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
 from autotune.kernels.moe_gemm_combine.modes import Fused, GemmCombineTask, Summed
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import Tensors, operands_of
+from autotune.kernels.moe_gemm_combine.tensors import Tensors
 
 UNUSED = ("gather", "N", "PER", "HALVES", "EPILOGUE")
 """Arguments of a grouped GEMM that this one does not have."""
@@ -47,8 +47,8 @@ class FusedWay(Way[MoeGemmCombine, Fused, Tensors, GroupedProducts]):
 
     def launches(self, call: FusedCall) -> list[Launch]:
         problem, mode = call.problem, call.knobs
-        operands = operands_of(problem, call.tensors)
-        gemm = grouped_arguments(mode, operands, problem.dtype, fast_accum=problem.fast_accum)
+        operands = GroupedOperands.of(problem, call.tensors.a, call.tensors.scale_a, call.tensors)
+        gemm = grouped_arguments(mode, operands)
         gemm["depth"] = gemm.pop("K")
         multiplying, sending = _gemm_programs(call), _sending(mode)
         arguments: dict[str, Any] = {
