@@ -15,7 +15,7 @@ from autotune.kernels.launching.gemm import GemmTensors, halves_constant
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.specialized import OPTIONS, described, specialized
-from autotune.kernels.launching.tensors import Allocate
+from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.kernels.moe import grouped_gemm as device
 from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.kernels.moe.problem import GroupedProblem
@@ -71,16 +71,25 @@ class GroupedOperands:
         return self.b.stride(1) < self.b.stride(2)
 
 
-def scale_tensors(
-    problem: GroupedProblem, rows: int, allocate: Allocate
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
-    """The scales of an A of so many rows and of the experts' B, as ``GroupedOperands`` has them; None without."""
-    if not problem.scaled:
-        return None, None
-    _, columns, depth = problem.gemm
-    of_a, (along_k, along_n) = scale_shapes(problem.scales, (rows, depth), (depth, columns))
-    of_b = allocate((problem.local_experts, along_n, along_k), torch.float32)
-    return allocate(of_a, torch.float32), of_b.transpose(1, 2)
+def row_scales(problem: GroupedProblem, rows: int, own: Allocate) -> torch.Tensor | None:
+    """The scales of so many rows of A, None without."""
+    return own((rows, problem.row_scales), torch.float32) if problem.scaled else None
+
+
+def expert_tensors(problem: Any, own: Allocate) -> dict[str, Any]:
+    """The experts' ``b``, ``scale_b`` and ``bias`` of a ``GroupedProblem``, as ``GroupedOperands`` has them."""
+    local, (_, columns, depth) = problem.local_experts, problem.gemm
+    dtype, result = OPERAND_DTYPES[problem.dtype], TORCH_DTYPES[problem.result_dtype]
+    transposed = problem.b_order == "nk"
+    b = own((local, columns, depth) if transposed else (local, depth, columns), dtype)
+    scale_b = None
+    if problem.scaled:
+        _, (along_k, along_n) = scale_shapes(problem.scales, (1, depth), (depth, columns))
+        scale_b = own((local, along_n, along_k), torch.float32).transpose(1, 2)
+    return {
+        "b": b.transpose(1, 2) if transposed else b, "scale_b": scale_b,
+        "bias": own((local, columns), result) if problem.bias else None,
+    }  # fmt: skip
 
 
 def expert_b(tile: GroupedTile, operands: GroupedOperands) -> Any:

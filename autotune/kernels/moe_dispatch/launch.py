@@ -20,16 +20,8 @@ class MoeDispatchKernels(ModeKernels[MoeDispatch, Tensors]):
     results: tuple[str, ...] = ("rows", "offsets", "pairs", "row_gates")
 
     def tensors(self, problem: MoeDispatch, shared: Allocate, own: Allocate) -> Tensors:
-        dtype, ints, chosen = OPERAND_DTYPES[problem.dtype], torch.int32, (problem.tokens, problem.top_k)
-        plain = Tensors(
-            x=own((problem.tokens, problem.hidden), dtype),
-            ids=own(chosen, ints),
-            gates=own(chosen, torch.float32),
-            rows=own((problem.capacity, problem.hidden), dtype),
-            offsets=own((problem.local_experts + 1,), ints),
-            pairs=own((problem.capacity,), ints),
-            row_gates=own((problem.capacity,), torch.float32),
-        )
+        rows = own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype])
+        plain = Tensors(**Tensors.allocate(problem, own), rows=rows)
         if not problem.scaled:
             return plain
         return ScaledTensors(

@@ -14,7 +14,7 @@ from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart
+from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart, row_scales
 from autotune.kernels.moe_dispatch.exchange import Scratch, Travel, exchange_scratch
 from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
@@ -44,10 +44,10 @@ class LaidOutRows(Scratch):
 class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
     def scratch(self, task: DispatchGemmTask, mode: L, shared: Allocate, own: Allocate) -> LaidOutRows:
         problem = task.problem
-        scales = own((problem.capacity, problem.row_scales), torch.float32) if problem.scaled else None
         return LaidOutRows(
             **vars(exchange_scratch(problem, mode, Travel.of(mode), shared)),
-            rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]), scale_rows=scales,
+            rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]),
+            scale_rows=row_scales(problem, problem.capacity, own),
         )  # fmt: skip
 
     def dispatch(
