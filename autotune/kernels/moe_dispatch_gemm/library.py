@@ -21,7 +21,7 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
         problem, tensors = call.problem, call.tensors
 
         def run() -> None:
-            rows, of_rows, _ = library.dispatched(call, tensors.scale_x)
+            rows, of_rows = library.dispatched(call, tensors.scale_x)
             multiply(GroupedOperands.of(problem, rows, of_rows, tensors), tensors.c[: rows.shape[0]])
 
         return run
