@@ -109,13 +109,12 @@ def exchange_scratch(problem: DispatchedProblem, mode: Moves, travel: Travel, sh
     )
 
 
-def exchange_arguments(
-    call: Call[Any, Any, Any, Any], mode: Moves, travel: Travel, num_warps: int
-) -> tuple[int, dict[str, Any]]:  # fmt: skip
+def exchange_arguments(call: Call[Any, Any, Any, Any], travel: Travel, num_warps: int) -> tuple[int, dict[str, Any]]:
     """The number of programs, of so many warps, that exchange and plan, and their arguments but for the operands and
     the plan.
     """
     problem: DispatchedProblem = call.problem
+    mode: Moves = call.knobs
     pairs = problem.tokens * problem.top_k
     step = min(LONGEST_STEP * max(1, num_warps // 8), round_up(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))

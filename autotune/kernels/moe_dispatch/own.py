@@ -17,7 +17,7 @@ from autotune.kernels.moe_dispatch.device import dispatch_kernel
 from autotune.kernels.moe_dispatch.exchange import ExchangeWay, Scratch, Travel, exchange_arguments, exchange_scratch
 from autotune.kernels.moe_dispatch.modes import DispatchTask, Own
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
-from autotune.kernels.moe_dispatch.steps import Moves, columns_of
+from autotune.kernels.moe_dispatch.steps import columns_of
 from autotune.kernels.moe_dispatch.tensors import Tensors
 
 ROWS_A_UNIT = 4
@@ -29,26 +29,24 @@ class OwnWay(ExchangeWay[MoeDispatch, Own, Tensors, Scratch]):
         return exchange_scratch(task.problem, mode, Travel.of(mode), shared)
 
     def launches(self, call: Call[MoeDispatch, Own, Tensors, Scratch]) -> list[Launch]:
-        mode = call.knobs
-        return [dispatch_launch(call, mode, vars(call.tensors), mode.layout_rows, mode.num_warps)]
+        return [dispatch_launch(call, vars(call.tensors), call.knobs.num_warps)]
 
     def roundings(self, problem: MoeDispatch) -> float:
         return 0.0
 
 
 def dispatch_launch(
-    call: Call[Any, Any, Any, Any], mode: Moves, tensors: Mapping[str, Any], layout_rows: int, num_warps: int,
-    product: torch.Tensor | None = None,
+    call: Call[Any, Any, Any, Any], tensors: Mapping[str, Any], num_warps: int, product: torch.Tensor | None = None
 ) -> Launch:  # fmt: skip
     """A dispatch, alone or before a GEMM with the result ``product``: ``tensors`` are those of ``Tensors`` or
     ``ScaledTensors``.
     """
-    problem = call.problem
-    laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / layout_rows))
-    first, arguments = exchange_arguments(call, mode, Travel.of(mode), num_warps)
+    problem, mode = call.problem, call.knobs
+    laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / mode.layout_rows))
+    first, arguments = exchange_arguments(call, Travel.of(mode), num_warps)
     arguments |= {
         "scale_x": None, "scale_rows": None, **tensors, "TYPE": getattr(tl, OPERAND_TYPES[problem.dtype].triton),
-        "ROWS": layout_rows, "ROW_COLUMNS": columns_of(problem, mode.copy_kib, layout_rows),
+        "ROWS": mode.layout_rows, "ROW_COLUMNS": columns_of(problem, mode.copy_kib, mode.layout_rows),
         "PER_ROW": problem.row_scales, "product": product, "width": None if product is None else product.shape[1],
     }  # fmt: skip
     return Launch(dispatch_kernel, first + laying, arguments, {"num_warps": num_warps})

@@ -26,7 +26,7 @@ class FusedWay(ExchangeWay[MoeDispatchGemm, Fused, Tensors, Scratch]):
         problem, mode, tensors = call.problem, call.knobs, call.tensors
         operands = GroupedOperands.of(problem, call.scratch.inbox, tensors.scale_x, tensors)
         gemm = grouped_arguments(mode, replace(operands, gather=tensors.pairs, per=problem.top_k))
-        first, exchange = exchange_arguments(call, mode, _travel(mode), mode.num_warps)
+        first, exchange = exchange_arguments(call, _travel(mode), mode.num_warps)
         arguments = {name: value for name, value in gemm.items() if name not in UNUSED} | exchange
         arguments |= {name: value for name, value in vars(tensors).items() if name not in OF_GEMM}
         arguments["OWN_FIRST"] = mode.tile_order == "own_first"

@@ -53,10 +53,10 @@ class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
     def dispatch(
         self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows], product: torch.Tensor | None = None
     ) -> Launch:  # fmt: skip
-        mode, scratch = call.knobs, call.scratch
+        scratch = call.scratch
         given = {name: value for name, value in vars(call.tensors).items() if name not in (*OF_GEMM, "c")}
         laid_out = {**given, "rows": scratch.rows, "scale_rows": scratch.scale_rows}
-        return dispatch_launch(call, mode, laid_out, mode.layout_rows, mode.layout_warps, product)
+        return dispatch_launch(call, laid_out, call.knobs.layout_warps, product)
 
 
 def _operands(call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows]) -> GroupedOperands:

@@ -38,13 +38,13 @@ class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
     def products(self, task: GemmCombineTask, mode: A, rows: int, shared: Allocate, own: Allocate) -> Products:
         problem = task.problem
         y = own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype])
-        return Products(**vars(scratch_of(problem, mode, mode.combine, shared, own)), y=y)
+        return Products(**vars(scratch_of(problem, mode, shared, own)), y=y)
 
     def combine(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> Launch:
-        mode, scratch = call.knobs, call.scratch
+        scratch = call.scratch
         given: dict[str, Any] = {name: value for name, value in vars(call.tensors).items() if name not in OF_GEMM}
         given |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)} | {"rows": scratch.y}
-        return combine_launch(call, mode, mode.combine, mode.comm_programs, given, mode.sum_warps)
+        return combine_launch(call, given, call.knobs.sum_warps)
 
 
 class OurGemmWay(_ApartWay[A]):
