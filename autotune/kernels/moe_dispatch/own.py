@@ -14,7 +14,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.moe_dispatch.device import dispatch_kernel
-from autotune.kernels.moe_dispatch.exchange import ExchangeWay, Scratch, Travel, exchange_arguments, exchange_scratch
+from autotune.kernels.moe_dispatch.exchange import ExchangeWay, Scratch, exchange_arguments, exchange_scratch
 from autotune.kernels.moe_dispatch.modes import DispatchTask, Own
 from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.kernels.moe_dispatch.steps import columns_of
@@ -26,7 +26,7 @@ ROWS_A_UNIT = 4
 
 class OwnWay(ExchangeWay[MoeDispatch, Own, Tensors, Scratch]):
     def scratch(self, task: DispatchTask, mode: Own, shared: Allocate, own: Allocate) -> Scratch:
-        return exchange_scratch(task.problem, mode, Travel.of(mode), shared)
+        return exchange_scratch(task.problem, mode, shared)
 
     def launches(self, call: Call[MoeDispatch, Own, Tensors, Scratch]) -> list[Launch]:
         return [dispatch_launch(call, vars(call.tensors), call.knobs.num_warps)]
@@ -43,7 +43,7 @@ def dispatch_launch(
     """
     problem, mode = call.problem, call.knobs
     laying = min(ROWS_A_UNIT * call.machine.compute_units, math.ceil(problem.capacity / mode.layout_rows))
-    first, arguments = exchange_arguments(call, Travel.of(mode), num_warps)
+    first, arguments = exchange_arguments(call, num_warps)
     arguments |= {
         "scale_x": None, "scale_rows": None, **tensors, "TYPE": getattr(tl, OPERAND_TYPES[problem.dtype].triton),
         "ROWS": mode.layout_rows, "ROW_COLUMNS": columns_of(problem, mode.copy_kib, mode.layout_rows),

@@ -15,7 +15,7 @@ from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart, row_scales
-from autotune.kernels.moe_dispatch.exchange import Scratch, Travel, exchange_scratch
+from autotune.kernels.moe_dispatch.exchange import Scratch, exchange_scratch
 from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.modes import CustomCollective, DispatchGemmTask, LaidOut
@@ -45,7 +45,7 @@ class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
     def scratch(self, task: DispatchGemmTask, mode: L, shared: Allocate, own: Allocate) -> LaidOutRows:
         problem = task.problem
         return LaidOutRows(
-            **vars(exchange_scratch(problem, mode, Travel.of(mode), shared)),
+            **vars(exchange_scratch(problem, mode, shared)),
             rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]),
             scale_rows=row_scales(problem, problem.capacity, own),
         )  # fmt: skip
