@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.contract import T
 from autotune.kernels.moe.routing import Plan, planned
@@ -82,10 +81,7 @@ class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
 class DispatchedWorkload(ExpertsWorkload):
     """A workload whose results are rows by expert, the first one, and their plan."""
 
-    library_ways = {
-        "bsp": Config({"mode": "bsp", "exchange": "all_gather"}),
-        "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
-    }
+    exchange = "all_gather"
 
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch, and the copy of the tokens that peers read."""

@@ -35,8 +35,12 @@ class Products(Scratch):
 
 
 class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
-    def products(self, task: GemmCombineTask, mode: A, rows: int, shared: Allocate, own: Allocate) -> Products:
+    keeps_products = True
+    """False: the library allocates them."""
+
+    def scratch(self, task: GemmCombineTask, mode: A, shared: Allocate, own: Allocate) -> Products:
         problem = task.problem
+        rows = problem.capacity if self.keeps_products else 0
         y = own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype])
         return Products(**vars(scratch_of(problem, mode, shared, own)), y=y)
 
@@ -48,9 +52,6 @@ class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
 
 
 class OurGemmWay(_ApartWay[A]):
-    def scratch(self, task: GemmCombineTask, mode: A, shared: Allocate, own: Allocate) -> Products:
-        return self.products(task, mode, task.problem.capacity, shared, own)
-
     def launches(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> list[Launch]:
         operands = GroupedOperands.of(call.problem, call.tensors.a, call.tensors.scale_a, call.tensors)
         return [gemm_apart(call.task, call.knobs, operands, call.scratch.y), self.combine(call)]
@@ -60,8 +61,7 @@ class OurGemmWay(_ApartWay[A]):
 
 
 class CustomCollectiveWay(_ApartWay[CustomCollective]):
-    def scratch(self, task: GemmCombineTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Products:
-        return self.products(task, mode, 0, shared, own)
+    keeps_products = False
 
     def launches(self, call: Call[MoeGemmCombine, CustomCollective, Tensors, Products]) -> list[Launch]:
         """The library's GEMM will say where its rows are: at an aligned address, as nothing is."""

@@ -93,10 +93,8 @@ class ScaledWorkload(MoeDispatchWorkload):
         return [*super().out_dtypes(operands, options), torch.float32]
 
 
-def kind_of(x: torch.Tensor, scale_x: torch.Tensor | None) -> str:
+def kind_of(x: torch.Tensor, scale_x: torch.Tensor) -> str:
     """The problem's word for the scales of x [tokens, hidden]. Raises InvalidProblem where there is none."""
-    if scale_x is None:
-        return "none"
     kinds: dict[tuple[int, ...], str] = {(x.shape[0], blocks(x.shape[1])): "block", (x.shape[0], 1): "row"}
     kind = kinds.get(tuple(scale_x.shape))
     if kind is None or scale_x.dtype != torch.float32 or not scale_x.is_contiguous():
