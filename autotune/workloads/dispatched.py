@@ -23,7 +23,7 @@ from autotune.workloads.experts import (
     chosen_rows,
     times,
 )
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, OutForm
 from autotune.workloads.rows import Batch, unlike
 from autotune.workloads.tolerance import RIGHT, WRONG, Error
 
@@ -88,18 +88,16 @@ class DispatchedWorkload(ExpertsWorkload):
         copy: int = problem.tokens * problem.token_bytes
         return super().heap_bytes(problem) + copy
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Shapes of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        """Rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
         ids, local = operands[1], options[self.options.index("experts")] // world_size
         capacity = world_size * ids.shape[0] * min(ids.shape[1], local)
-        return [(capacity, self.out_columns(operands, options)), (local + 1,), (capacity,), (capacity,)]
+        rows = (capacity, self.out_columns(operands, options)), self.out_dtype(operands, options)
+        return [rows, ((local + 1,), torch.int32), ((capacity,), torch.int32), ((capacity,), torch.float32)]
 
     @abstractmethod
     def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
         """Elements of a row of the first result, of operands that fit each other."""
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [self.out_dtype(operands, options), torch.int32, torch.int32, torch.float32]
 
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.kernels.moe_dispatch.tensors import Tensors
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, OutForm
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import RIGHT, WRONG, Error, Tolerance
 
@@ -85,12 +85,9 @@ class ScaledWorkload(MoeDispatchWorkload):
 
     kernels = SCALED
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        rows, *plan = super().out_shapes(world_size, operands, options)
-        return [rows, *plan, (rows[0], operands[-1].shape[1])]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [*super().out_dtypes(operands, options), torch.float32]
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        (rows, dtype), *plan = super().out_forms(world_size, operands, options)
+        return [(rows, dtype), *plan, ((rows[0], operands[-1].shape[1]), torch.float32)]
 
 
 def kind_of(x: torch.Tensor, scale_x: torch.Tensor) -> str:
