@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from autotune.kernels.moe.library import grouped_product, has_grouped
+from autotune.kernels.moe.library import GROUPED, has_grouped
 from autotune.models.forward import qkv_width
 from autotune.nn.experts import expert_parallel, routed
 
@@ -161,7 +161,8 @@ def sums_of_experts(x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down
 def _grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
     """Each row times its expert's weight; without torch's grouped GEMM by a loop that keeps a graph whole."""
     if has_grouped(rows.dtype, rows.is_cuda):
-        return grouped_product(rows, weights.mT, offsets)
+        found: Tensor = GROUPED(rows, weights.mT, offs=offsets[1:])
+        return found
     number, product = torch.arange(len(rows), device=rows.device)[:, None], rows.new_zeros(len(rows), weights.shape[1])
     for weight, begin, end in zip(weights, offsets, offsets[1:], strict=False):
         product = torch.where((number >= begin) & (number < end), rows @ weight.T, product)

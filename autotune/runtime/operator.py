@@ -221,9 +221,8 @@ class Operator:
         """A form of call, checked and set up, and the results that its first call has been bound to."""
         heap, workload = context.heap, self.workload
         problem, runs = self._problem(context, operands, options)
-        shapes = workload.out_shapes(heap.world_size, operands, options)
-        dtypes = workload.out_dtypes(operands, options)
-        forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in zip(shapes, dtypes, strict=True))
+        made = workload.out_forms(heap.world_size, operands, options)
+        forms = tuple(Form(shape, dtype, heap.device) for shape, dtype in made)
         prepared, results = Prepared(forms), list[torch.Tensor]()
         if runs:
             results = context.workspace(workload, problem, config, functools.partial(prepared.bind, operands, outs))
@@ -356,9 +355,8 @@ class Operator:
         devices = {str(each.device) for each in operands if each is not None}
         if len(devices) > 1:  # of a call without a compiler, too, if one of them is meta
             raise InvalidProblem(f"operands are on {' and '.join(sorted(devices))}: they must be on one device")
-        shapes = self.workload.out_shapes(open_context(handle).heap.world_size, operands, options)
-        dtypes = self.workload.out_dtypes(operands, options)
-        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+        forms = self.workload.out_forms(open_context(handle).heap.world_size, operands, options)
+        made = tuple(operands[0].new_empty(shape, dtype=dtype) for shape, dtype in forms)
         return made[0] if len(made) == 1 else made
 
 

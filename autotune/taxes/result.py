@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ from autotune.taxes.ladder import Step
 from autotune.timeline import Traced
 
 FORMAT = 2
+
+BY_DOSE = ("launches", "late")
+"""Fields whose doses are pairs in JSON, which keeps order and numbers."""
 
 Rounds = tuple[float, ...]
 Doses = dict[float, Rounds]
@@ -122,9 +125,12 @@ class Taxes:
         return {letter: slack(doses) for letter, doses in self.late.items()}
 
     def to_json(self) -> str:
-        """All that was measured; what follows from it is not kept."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return json.dumps({"format": FORMAT, **_plain(values)})
+        """All that was measured, of a trace some programs; what follows from it is not kept."""
+        traces = {letter: each.sampled() for letter, each in self.traces.items()}
+        values = schema.write(dataclasses.replace(self, traces=traces))
+        for name in BY_DOSE:
+            values[name] = {letter: list(doses.items()) for letter, doses in values[name].items()}
+        return json.dumps({"format": FORMAT, **values})
 
     @classmethod
     def from_json(cls, text: str) -> Taxes:
@@ -133,19 +139,9 @@ class Taxes:
             values: dict[str, Any] = json.loads(text)
             if values.pop("format") != FORMAT:
                 raise InputError("taxes were measured by another version; measure them again: tune taxes")
-            for name in ("winner", "base"):
-                values[name] = Config(values[name])
-            values["configs"] = {letter: Config(each) for letter, each in values["configs"].items()}
-            for name in ("rounds", "parts", "clocks"):
-                values[name] = {letter: tuple(map(float, each)) for letter, each in values[name].items()}
-            for name in ("launches", "late"):
-                values[name] = {
-                    letter: {dose: tuple(map(float, rounds)) for dose, rounds in pairs}
-                    for letter, pairs in values[name].items()
-                }
-            values["traces"] = {letter: schema.read(Traced, each) for letter, each in values["traces"].items()}
-            values["barrier"] = tuple(map(float, values["barrier"]))
-            return cls(**values)
+            for name in BY_DOSE:
+                values[name] = {letter: dict(pairs) for letter, pairs in values[name].items()}
+            return schema.read(cls, values)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise InputError(f"stored taxes are damaged ({error}); measure them again: tune taxes") from error
 
@@ -176,16 +172,3 @@ def summary(taxes: Taxes) -> dict[str, Any]:
 
 def _estimate(found: Estimate) -> dict[str, Any]:
     return {"microseconds": found.value, "low": found.low, "high": found.high, "nil": found.is_nil}
-
-
-def _plain(value: Any) -> Any:
-    """JSON-able. A mapping by dose becomes a list of pairs, which keeps order and numbers; of a trace some programs."""
-    if isinstance(value, Traced):
-        return schema.write(value.sampled())
-    if isinstance(value, Mapping):
-        if value and all(isinstance(key, (int, float)) for key in value):
-            return [[key, _plain(each)] for key, each in value.items()]
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(each) for each in value]
-    return value

@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import S, T
@@ -117,10 +116,7 @@ class CombinedOperation(ExpertsOperation[C, T, S], Generic[C, T, S]):
 class CombinedWorkload(ExpertsWorkload):
     """A workload whose result has a row for each token of this rank."""
 
-    library_ways = {
-        "bsp": Config({"mode": "bsp", "exchange": "reduce_scatter"}),
-        "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
-    }
+    exchange = "reduce_scatter"
 
     def filled(self, world_size: int, operands: Operands, options: Sequence[Any]) -> Operands | None:
         """One token for each rank, and the rows of its plan."""

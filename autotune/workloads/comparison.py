@@ -173,10 +173,11 @@ def weighted(found: Tolerance) -> Tolerance:
     return Tolerance(found.overall, HEAVIEST * found.element)
 
 
-def in_fp8(found: Tolerance) -> Tolerance:
-    """A tolerance of a norm that is then rounded to fp8, with a scale for each row or part of one."""
-    element = found.element + HEAVIEST * PEAK * HALF_UNIT_OF_FP8
-    return Tolerance(math.hypot(found.overall, MARGIN * OF_FP8), element)
+def in_fp8(found: Tolerance, peak: float = HEAVIEST * PEAK) -> Tolerance:
+    """A tolerance of what is then rounded to fp8, with a scale for each row or part of one; ``peak``: its largest
+    element, by default a norm's.
+    """
+    return Tolerance(math.hypot(found.overall, MARGIN * OF_FP8), found.element + peak * HALF_UNIT_OF_FP8)
 
 
 def rounded_product(task: Task[Any], roundings: float, elements: int, *, quantised: bool = False) -> Tolerance:
@@ -185,10 +186,7 @@ def rounded_product(task: Task[Any], roundings: float, elements: int, *, quantis
     ``quantised``: the parts of a sum have travelled as fp8, a scale for each row of a tile.
     """
     found = rounded(task.problem.result_dtype, roundings, task.problem.k, elements, task.machine)
-    if quantised:
-        overall = math.hypot(found.overall, MARGIN * OF_FP8)
-        found = Tolerance(overall, found.element + PEAK * HALF_UNIT_OF_FP8)
-    return with_lost(task, found)
+    return with_lost(task, in_fp8(found, PEAK) if quantised else found)
 
 
 def with_lost(task: Task[Any], found: Tolerance) -> Tolerance:
@@ -208,11 +206,9 @@ def rounded_gated(task: Task[Any], roundings: float, elements: int, *, quantised
     found = rounded(problem.result_dtype, 1.0 + GATED * roundings, problem.k, elements, task.machine)
     lost = math.sqrt(GATED) * _lost(task) if problem.scaled else 0.0
     spread = SPREAD if problem.scaled else 1.0
-    element = GATED_PEAK * spread * (found.element + PEAK * lost)
-    overall = math.hypot(found.overall, MARGIN * lost)
-    if quantised:
-        return Tolerance(math.hypot(overall, MARGIN * OF_FP8), element + GATED_PEAK * spread * PEAK * HALF_UNIT_OF_FP8)
-    return Tolerance(overall, element)
+    peak = GATED_PEAK * spread
+    found = Tolerance(math.hypot(found.overall, MARGIN * lost), peak * (found.element + PEAK * lost))
+    return in_fp8(found, peak * PEAK) if quantised else found
 
 
 def _lost(task: Task[Any]) -> float:

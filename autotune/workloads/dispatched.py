@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.launching.contract import T
 from autotune.kernels.moe.routing import Plan, planned
@@ -24,7 +23,7 @@ from autotune.workloads.experts import (
     chosen_rows,
     times,
 )
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, OutForm
 from autotune.workloads.rows import Batch, unlike
 from autotune.workloads.tolerance import RIGHT, WRONG, Error
 
@@ -82,28 +81,23 @@ class DispatchedOperation(ExpertsOperation[D, T, S], Generic[D, T, S]):
 class DispatchedWorkload(ExpertsWorkload):
     """A workload whose results are rows by expert, the first one, and their plan."""
 
-    library_ways = {
-        "bsp": Config({"mode": "bsp", "exchange": "all_gather"}),
-        "bsp counted": Config({"mode": "bsp", "exchange": "all_to_all"}),
-    }
+    exchange = "all_gather"
 
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch, and the copy of the tokens that peers read."""
         copy: int = problem.tokens * problem.token_bytes
         return super().heap_bytes(problem) + copy
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Shapes of rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        """Rows and their plan, by the problem's ``capacity``; a problem has no symbolic dimensions."""
         ids, local = operands[1], options[self.options.index("experts")] // world_size
         capacity = world_size * ids.shape[0] * min(ids.shape[1], local)
-        return [(capacity, self.out_columns(operands, options)), (local + 1,), (capacity,), (capacity,)]
+        rows = (capacity, self.out_columns(operands, options)), self.out_dtype(operands, options)
+        return [rows, ((local + 1,), torch.int32), ((capacity,), torch.int32), ((capacity,), torch.float32)]
 
     @abstractmethod
     def out_columns(self, operands: Operands, options: Sequence[Any]) -> int:
         """Elements of a row of the first result, of operands that fit each other."""
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [self.out_dtype(operands, options), torch.int32, torch.int32, torch.float32]
 
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -156,8 +156,8 @@ class ExpertsOperation(DrawnOperation[E, T, S], Generic[E, T, S]):
 class ExpertsWorkload(LaunchedWorkload):
     row_by_row = True
 
-    library_ways: ClassVar[Mapping[str, Config]]
-    """Library baselines by name: one whose shapes are fixed, and an all-to-all for which the host reads counts."""
+    exchange: ClassVar[str]
+    """The library's collective of fixed shapes."""
 
     def default_problem(self, machine: Machine, world_size: int) -> Any:
         """DeepSeek-V3's sizes with 32 experts per rank; a toy under the interpreter."""
@@ -171,4 +171,7 @@ class ExpertsWorkload(LaunchedWorkload):
         return self.problem_type(**sizes, world_size=world_size)
 
     def baselines(self, task: Task[Any]) -> dict[str, Config]:
-        return self.eager_and_graph(self.library_ways, task)
+        """The library's way by fixed shapes, and by an all-to-all for which the host reads counts."""
+        ways = {"bsp": self.exchange, "bsp counted": "all_to_all"}
+        configs = {name: Config({"mode": "bsp", "exchange": exchange}) for name, exchange in ways.items()}
+        return self.eager_and_graph(configs, task)

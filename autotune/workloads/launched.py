@@ -33,6 +33,9 @@ CAPTURED = (
 Operands = Sequence[Any]
 """The tensors of a call in their order, None for one that is left out."""
 
+OutForm = tuple[tuple[int, ...], torch.dtype]
+"""Shape, whose dimensions may be symbolic, and element type of a result."""
+
 
 class LaunchedWorkload(Workload):
     """A workload with ``kernels``: they compile it, and bound its heap; ``Operator`` makes a function of it.
@@ -63,13 +66,14 @@ class LaunchedWorkload(Workload):
         raise NotImplementedError(f"{self.name} has no operator")
 
     def out_dtype(self, operands: Operands, options: Sequence[Any]) -> torch.dtype:
-        """The results' element type, of operands that fit each other: by default the first one's."""
+        """The result's element type, of operands that fit each other: by default the first one's."""
         dtype: torch.dtype = operands[0].dtype
         return dtype
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        """The shape of each of the kernels' ``results``; by default all have the same."""
-        return [self.out_shape(world_size, operands, options)] * len(self.kernels.results)
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        """Shape and element type of each of the kernels' ``results``; by default all have the same."""
+        form = self.out_shape(world_size, operands, options), self.out_dtype(operands, options)
+        return [form] * len(self.kernels.results)
 
     def eager_and_graph(self, ways: Mapping[str, Config], task: Task[Any]) -> dict[str, Config]:
         """Baselines: each of the library's ways called eagerly, and as a CUDA graph where there are graphs."""
@@ -93,10 +97,6 @@ class LaunchedWorkload(Workload):
         if not self.row_by_row or first is None or first.shape[:1] != (0,):
             return None
         return [with_rows(each, world_size) for each in operands]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        """The element type of each of the kernels' ``results``; by default all have the same."""
-        return [self.out_dtype(operands, options)] * len(self.kernels.results)
 
     def heap_bytes(self, problem: Any) -> int:
         """The largest scratch; operands lie elsewhere."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from autotune.dtypes import FP8, SCALE_BLOCK
+from autotune.dtypes import SCALE_BLOCK
 from autotune.kernels.gemm.library import dequantised
-from autotune.kernels.launching.tensors import OPERAND_DTYPES
 from autotune.kernels.moe.grouped_launch import EPILOGUES, GroupedOperands, grouped_gemm
 from autotune.kernels.moe.grouped_space import GroupedTile
 from autotune.kernels.primitives.activate import activate_kernel
@@ -32,76 +30,57 @@ FEW_ROWS = 256
 FOLLOWING = 1024
 """Elements of C that a program of what follows the library's GEMM computes."""
 
-NAMES = {OPERAND_DTYPES[name]: name for name in FP8}
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """The scales of fp8 rows and of each expert's B, as ``GroupedOperands`` has them."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-    kind: str
-    fast_accum: bool = False
-
 
 def has_grouped(dtype: torch.dtype, on_gpu: bool) -> bool:
     """True if torch multiplies groups of this element type, without scales, without a word to the host."""
     return on_gpu and dtype is torch.bfloat16 and GROUPED is not None
 
 
-def grouped_product(
-    rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, scaling: Scaling | None = None
-) -> torch.Tensor:
-    """Each row [.., K] times its expert's B [L, K, N], bf16 of fp8. Rows from offsets[L] on are undefined."""
-    if scaling is not None:
-        return _scaled_product(rows, b, offsets, scaling)
+def grouped_product(operands: GroupedOperands) -> torch.Tensor:
+    """Each of the laid-out rows times its expert's B, bf16 of fp8, and nothing that follows. Rows from offsets[L] on
+    are undefined.
+    """
+    rows, b, offsets = operands.a, operands.b, operands.offsets
+    if operands.scale_a is not None and operands.scale_b is not None:
+        return _scaled_product(operands, operands.scale_a, operands.scale_b)
     if has_grouped(rows.dtype, rows.is_cuda):
         product: torch.Tensor = GROUPED(rows, b, offs=offsets[1:])
         return product
     return _one_by_one(rows, b, offsets)
 
 
-def follow(
-    product: torch.Tensor, c: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor | None = None,
-    epilogue: str = "none", *, halves: bool = False,
-) -> None:  # fmt: skip
-    """C [rows, ..], which may be the product itself, from a grouped product: each row plus its expert's bias
-    [L, columns], then the epilogue.
-    """
+def follow(product: torch.Tensor, c: torch.Tensor, operands: GroupedOperands) -> None:
+    """C, which may be the product itself: each row of a grouped product plus its expert's bias, then the epilogue."""
     rows, columns = c.shape
     if rows:
         block = min(FOLLOWING, 1 << (columns - 1).bit_length())
         blocks = math.ceil(columns / block)
         activate_kernel[(rows * blocks,)](
-            product, c, None, columns, blocks, EPILOGUES[epilogue], halves, block, offsets, bias, len(offsets) - 1
-        )
+            product, c, None, columns, blocks, EPILOGUES[operands.epilogue], operands.halves, block, operands.offsets,
+            operands.bias, len(operands.b),
+        )  # fmt: skip
 
 
-def _scaled_product(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor, scaling: Scaling) -> torch.Tensor:
+def _scaled_product(operands: GroupedOperands, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
+    rows, b, offsets = operands.a, operands.b, operands.offsets
     on_cuda = rows.is_cuda and torch.version.cuda is not None
-    if on_cuda and scaling.kind == "row" and SCALED_GROUPED is not None:
+    if on_cuda and operands.scales == "row" and SCALED_GROUPED is not None:
         product: torch.Tensor = SCALED_GROUPED(
-            rows, b, scaling.a.view(-1), scaling.b.squeeze(1), offs=offsets[1:], out_dtype=torch.bfloat16,
-            use_fast_accum=scaling.fast_accum,
+            rows, b, scale_a.view(-1), scale_b.squeeze(1), offs=offsets[1:], out_dtype=torch.bfloat16,
+            use_fast_accum=operands.fast_accum,
         )  # fmt: skip
         return product
     if on_cuda:
         product = rows.new_empty((rows.shape[0], b.shape[2]), dtype=torch.bfloat16)
-        operands = GroupedOperands(
-            rows, b, offsets, rows.shape[0], scale_a=scaling.a, scale_b=scaling.b, scales=scaling.kind
-        )
         here, tile = machine(), OF_BLOCKS
         if here.has_tma and rows.shape[1] % SCALE_BLOCK == 0:
             few = rows.shape[0] <= FEW_ROWS * b.shape[0]
             tile = dataclasses.replace(tile, loads="tma", block_m=64 if few else 128)
-        launch = grouped_gemm(
-            tile, operands, product, NAMES[rows.dtype], here.compute_units, fast_accum=scaling.fast_accum
-        )
-        launch.run()
+        alone = dataclasses.replace(operands, bias=None, epilogue="none", halves=False)
+        grouped_gemm(tile, alone, product, here.compute_units).run()
         return product
-    wide_b = torch.stack([dequantised(*pair) for pair in zip(b, scaling.b, strict=True)])
-    return _one_by_one(dequantised(rows, scaling.a), wide_b, offsets).to(torch.bfloat16)
+    wide_b = torch.stack([dequantised(*pair) for pair in zip(b, scale_b, strict=True)])
+    return _one_by_one(dequantised(rows, scale_a), wide_b, offsets).to(torch.bfloat16)
 
 
 def _one_by_one(rows: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -72,8 +72,8 @@ class Protocol(Knobs):
 
 
 def by_words(mode: Knobs) -> bool:
-    """True if rows travel by the LL protocol."""
-    return isinstance(mode, Protocol) and mode.protocol == "ll"
+    """True if a mode's protocol is LL; false where it has none."""
+    return getattr(mode, "protocol", "signal") == "ll"
 
 
 def _ll_arrive(s: Task[Any], protocol: str) -> bool:

@@ -63,22 +63,24 @@ class Scratch:
 
 class OwnWay(Way[MoeCombine, Summed | OneShot, Tensors, Scratch]):
     def scratch(self, task: Task[MoeCombine], mode: Summed | OneShot, shared: Allocate, own: Allocate) -> Scratch:
-        return scratch_of(task.problem, mode, mode.mode, shared, own)
+        return scratch_of(task.problem, mode, shared, own)
 
     def launches(self, call: Call[MoeCombine, Summed | OneShot, Tensors, Scratch]) -> list[Launch]:
-        tensors, mode = {**vars(call.tensors), **vars(call.scratch)}, call.knobs
-        return [combine_launch(call, mode, mode.mode, mode.comm_programs, tensors, mode.num_warps)]
+        return [combine_launch(call, {**vars(call.tensors), **vars(call.scratch)}, call.knobs.num_warps)]
 
     def roundings(self, problem: MoeCombine) -> float:
         return ROUNDINGS
 
 
-def scratch_of(
-    problem: CombinedProblem, mode: Sums, how: str, shared: Allocate, own: Allocate, *, groups: int = 1
-) -> Scratch:
-    """The scratch of a combine by a word of ``HOW``, of each of ``groups`` of columns."""
+def how_of(mode: Sums) -> str:
+    """The word of ``HOW``: the mode, or how a combine behind a GEMM goes."""
+    return str(getattr(mode, "combine", mode.mode))
+
+
+def scratch_of(problem: CombinedProblem, mode: Sums, shared: Allocate, own: Allocate, *, groups: int = 1) -> Scratch:
+    """The scratch of a combine, of each of ``groups`` of columns."""
     ll = by_words(mode)
-    ints, one_shot, per_word = torch.int32, how == "one_shot", 4 // problem.result_size if ll else 1
+    ints, one_shot, per_word = torch.int32, how_of(mode) == "one_shot", 4 // problem.result_size if ll else 1
     of_tokens = (problem.top_k, problem.tokens) if one_shot else (problem.world_size, problem.tokens)
     wire = torch.int64 if ll else TORCH_DTYPES[problem.result_dtype]
     return Scratch(
@@ -98,31 +100,25 @@ def scratch_bytes(problem: CombinedProblem, groups: int = 1) -> int:
     return min(max(inboxes), MOST_INBOX_BYTES) + counters + (64 << 10)
 
 
-def placing_programs(problem: CombinedProblem, how: str) -> int:
-    return 0 if how == "one_shot" else min(MOST_PLACING, math.ceil(problem.capacity / LONGEST_STEP))
-
-
-def adding_programs(call: Call[Any, Any, Any, Any], mode: Sums) -> int:
-    return min(ADDING_PER_UNIT * call.machine.compute_units, mode.units(call.problem))
-
-
-def summing(call: Call[Any, Any, Any, Any], mode: Sums, how: str, sending: int) -> dict[str, Any]:
-    """Arguments of every kernel that sends and sums, with so many programs ``sending``."""
+def summing(call: Call[Any, Any, Any, Any], sending: int) -> tuple[int, dict[str, Any]]:
+    """The number of programs that place rows, send, so many, and add up; and the arguments of every such kernel."""
     problem: CombinedProblem = call.problem
-    return {
+    mode: Sums = call.knobs
+    how = how_of(mode)
+    placing = 0 if how == "one_shot" else min(MOST_PLACING, math.ceil(problem.capacity / LONGEST_STEP))
+    adding = min(ADDING_PER_UNIT * call.machine.compute_units, mode.units(problem))
+    arguments = {
         **call.common(), "T": problem.tokens, "H": problem.hidden, "K": problem.top_k, "local": problem.local_experts,
-        "MODE": HOW[how].value, "LL": by_words(mode), "placing": placing_programs(problem, how), "sending": sending,
+        "MODE": HOW[how].value, "LL": by_words(mode), "placing": placing, "sending": sending,
         "ROTATE": not isinstance(mode, PeerOrder) or mode.peer_order == "rotate",
         "STEP": min(LONGEST_STEP, round_up(problem.capacity)), "TOKENS": mode.transfer_tokens, "SPLIT": mode.split,
         "COLUMNS": columns_of(problem, mode.copy_kib, mode.transfer_tokens), "CHOICES": round_up(problem.top_k),
         "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton),
     }  # fmt: skip
+    return placing + sending + adding, arguments
 
 
-def combine_launch(
-    call: Call[Any, Any, Any, Any], mode: Sums, how: str, sending: int, tensors: Mapping[str, Any], num_warps: int
-) -> Launch:
+def combine_launch(call: Call[Any, Any, Any, Any], tensors: Mapping[str, Any], num_warps: int) -> Launch:
     """A combine, alone or behind a GEMM: ``tensors`` are those of ``Tensors`` and of ``Scratch``."""
-    programs = placing_programs(call.problem, how) + sending + adding_programs(call, mode)
-    arguments = {**tensors, **summing(call, mode, how, sending)}
-    return Launch(device.combine_kernel, programs, arguments, {"num_warps": num_warps})
+    programs, arguments = summing(call, call.knobs.comm_programs)
+    return Launch(device.combine_kernel, programs, {**tensors, **arguments}, {"num_warps": num_warps})

@@ -12,6 +12,7 @@ from autotune.kernels.launching.contract import Call, MaybeS, T
 from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import M, Way
+from autotune.kernels.moe.mode import by_words
 from autotune.kernels.moe.problem import SLOTS
 from autotune.kernels.moe_dispatch.problem import DispatchedProblem
 from autotune.kernels.moe_dispatch.steps import Moves, columns_of
@@ -25,29 +26,17 @@ MOST_ROUTING_PARTS = 8
 """Programs that send the routing."""
 
 
-@dataclass(frozen=True)
-class Travel:
-    """How tokens and their routing come to a rank."""
-
-    pull: bool = False
-    """Ranks load the tokens of their experts."""
-    ll: bool = False
-    """Tokens travel by the LL protocol."""
-    routing_ll: bool = False
-    """The routing does."""
-
-
 D = TypeVar("D", bound=DispatchedProblem)
 
 
-class PulledTokens(Way[D, M, T, MaybeS]):
-    """A way whose tokens, and their scales, peers load."""
+class ExchangeWay(Way[D, M, T, MaybeS]):
+    """A way whose tokens, and their scales, peers load in ``pull``."""
 
-    def read_by_peers(self, problem: D, mode: M) -> tuple[int, ...]:
-        return problem.tokens, problem.hidden
+    def read_by_peers(self, problem: D, mode: M) -> tuple[int, ...] | None:
+        return (problem.tokens, problem.hidden) if mode.mode == "pull" else None
 
     def also_read_by_peers(self, problem: D, mode: M) -> tuple[str, ...]:
-        return ("scale_x",) if problem.row_scales else ()
+        return ("scale_x",) if mode.mode == "pull" and problem.row_scales else ()
 
 
 @dataclass(frozen=True)
@@ -81,9 +70,14 @@ class Scratch:
             poison_inbox(self.scale_inbox)
 
 
-def exchange_scratch(problem: DispatchedProblem, mode: Moves, travel: Travel, shared: Allocate) -> Scratch:
+def exchange_scratch(
+    problem: DispatchedProblem, mode: Moves, shared: Allocate, *, only_routing_by_words: bool = False
+) -> Scratch:  # fmt: skip
+    """See ``exchange_arguments``."""
     ints, world, pairs = torch.int32, problem.world_size, problem.tokens * problem.top_k
-    per_word = 4 // problem.element_size if travel.ll else 1
+    words = by_words(mode)
+    token_words = words and not only_routing_by_words
+    per_word = 4 // problem.element_size if token_words else 1
     return Scratch(
         epoch_counter=shared((1,), torch.int64),
         own_rows=shared((problem.local_experts, 2), ints),
@@ -91,10 +85,10 @@ def exchange_scratch(problem: DispatchedProblem, mode: Moves, travel: Travel, sh
         done=shared((world,), ints),
         routings=shared((SLOTS, world), ints),
         arrivals=shared((SLOTS, world, math.ceil(problem.tokens / mode.transfer_tokens)), ints),
-        routed=shared((SLOTS, world, 2, pairs), torch.int64 if travel.routing_ll else ints),
+        routed=shared((SLOTS, world, 2, pairs), torch.int64 if words else ints),
         inbox=shared(
             (SLOTS, world, problem.tokens, problem.hidden // per_word),
-            torch.int64 if travel.ll else OPERAND_DTYPES[problem.dtype],
+            torch.int64 if token_words else OPERAND_DTYPES[problem.dtype],
         ),
         scale_inbox=(
             shared((SLOTS, world, problem.tokens, problem.row_scales), torch.float32) if problem.row_scales else None
@@ -103,12 +97,14 @@ def exchange_scratch(problem: DispatchedProblem, mode: Moves, travel: Travel, sh
 
 
 def exchange_arguments(
-    call: Call[Any, Any, Any, Any], mode: Moves, travel: Travel, num_warps: int
+    call: Call[Any, Any, Any, Any], num_warps: int, *, only_routing_by_words: bool = False
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """The number of programs, of so many warps, that exchange and plan, and their arguments but for the operands and
-    the plan.
+    the plan. ``only_routing_by_words``: tokens themselves never travel by the LL protocol.
     """
     problem: DispatchedProblem = call.problem
+    mode: Moves = call.knobs
+    words = by_words(mode)
     pairs = problem.tokens * problem.top_k
     step = min(LONGEST_STEP * max(1, num_warps // 8), round_up(problem.all_pairs))
     parts = min(MOST_ROUTING_PARTS, math.ceil(pairs / step))
@@ -116,7 +112,7 @@ def exchange_arguments(
         **{each.name: getattr(call.scratch, each.name) for each in fields(Scratch)}, **call.common(),
         "T": problem.tokens, "H": problem.hidden, "K": problem.top_k, "local": problem.local_experts,
         "capacity": problem.capacity, "routing_parts": parts, "comm_programs": mode.comm_programs,
-        "PULL": travel.pull, "LL": travel.ll, "ROUTING_LL": travel.routing_ll, "STEP": step,
+        "PULL": mode.mode == "pull", "LL": words and not only_routing_by_words, "ROUTING_LL": words, "STEP": step,
         "TOKENS": mode.transfer_tokens, "SPLIT": mode.split, "CHOICES": round_up(problem.top_k),
         "COLUMNS": columns_of(problem, mode.copy_kib, mode.transfer_tokens),
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ class BulkSynchronous(LibraryWay[MoeDispatch, Library[MoeDispatch], Tensors]):
         scaled = tensors if isinstance(tensors, ScaledTensors) else None
 
         def run() -> None:
-            rows, of_rows, _ = dispatched(call, None if scaled is None else scaled.scale_x)
+            rows, of_rows = dispatched(call, None if scaled is None else scaled.scale_x)
             tensors.rows[: rows.shape[0]].copy_(rows)
             if scaled is not None and of_rows is not None:
                 scaled.scale_rows[: rows.shape[0]].copy_(of_rows)
@@ -40,23 +39,25 @@ class BulkSynchronous(LibraryWay[MoeDispatch, Library[MoeDispatch], Tensors]):
 
 def dispatched(
     call: Call[Any, Any, Any, Any], scales: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None, Plan]:
-    """The rows of a call's tokens here, their scales where tokens have ``scales``, and their plan, which goes into the
-    call's results, too. By an all-to-all there are as many rows as exist.
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """The rows of a call's tokens here, and their scales where tokens have ``scales``. Their plan goes into the call's
+    results. By an all-to-all there are as many rows as exist.
     """
     problem, tensors = call.problem, call.tensors
     routing = gathered_routing(problem, tensors.ids, tensors.gates, call.group)
     x, dispatch = tensors.x, by_all_to_all if call.knobs.exchange == "all_to_all" else by_all_gather
-    arrived = dispatch(problem, x if scales is None else with_scales(x, scales), routing, call.rank, call.group)
-    plan = arrived.plan
+    sent = x if scales is None else with_scales(x, scales)
+    arrived, place, plan = dispatch(problem, sent, routing, call.rank, call.group)
     tensors.offsets.copy_(plan.offsets)
     tensors.pairs.copy_(plan.pairs)
     tensors.row_gates.copy_(plan.gates)
     if plan.lost is not None:
         call.status[1].bitwise_or_(plan.lost * ROWS_LOST.value)
     if scales is None:
-        return arrived.rows(), None, plan
-    return *arrived.scaled_rows(problem, x.dtype), plan
+        return arrived[place], None
+    behind = problem.hidden + problem.row_scales * torch.float32.itemsize
+    rows, of_rows = arrived[:, : problem.hidden][place], arrived[:, problem.hidden : behind][place]
+    return rows.view(x.dtype), of_rows.view(torch.float32)
 
 
 def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Tensor, group: Any) -> Routing:
@@ -68,25 +69,8 @@ def gathered_routing(problem: ExpertsProblem, ids: torch.Tensor, gates: torch.Te
     return Routing(every[:, 0], every[:, 1].view(torch.float32))
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """Tokens that have arrived, and how they make the rows of a plan."""
-
-    tokens: torch.Tensor
-    """[.., columns of what was sent]."""
-    place: torch.Tensor
-    """int [rows]: of each row its token among those."""
-    plan: Plan
-
-    def rows(self) -> torch.Tensor:
-        """Each row's token."""
-        return self.tokens[self.place]
-
-    def scaled_rows(self, problem: ExpertsProblem, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows sent ``with_scales``: [rows, hidden] in fp8, and their scales [rows, ..]."""
-        behind = problem.hidden + problem.row_scales * torch.float32.itemsize
-        tokens, scales = self.tokens[:, : problem.hidden], self.tokens[:, problem.hidden : behind]
-        return tokens[self.place].view(dtype), scales[self.place].view(torch.float32)
+Arrived = tuple[torch.Tensor, torch.Tensor, Plan]
+"""Tokens that have arrived [.., columns of what was sent]; of each row its token among those, int [rows]; the plan."""
 
 
 def with_scales(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -105,7 +89,7 @@ def by_all_gather(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, ra
     every = x.new_empty((problem.world_size * problem.tokens, x.shape[1]))
     all_gather_single(every.view(torch.uint8), x.view(torch.uint8), group)
     plan = planned(problem, routing, rank)
-    return Arrived(every, plan.pairs // problem.top_k, plan)
+    return every, plan.pairs // problem.top_k, plan
 
 
 def by_all_to_all(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, rank: int, group: Any) -> Arrived:
@@ -121,4 +105,4 @@ def by_all_to_all(problem: ExpertsProblem, x: torch.Tensor, routing: Routing, ra
     plan = planned(problem, routing, rank)
     place = reached[:, :, rank].flatten().cumsum(0) - 1
     pairs = plan.pairs[: int(plan.offsets[-1])]
-    return Arrived(arrived, place[pairs // problem.top_k], plan)
+    return arrived, place[pairs // problem.top_k], plan

@@ -14,14 +14,13 @@ from autotune.kernels.launching.scratch import poison_inbox
 from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import GroupedOperands
-from autotune.kernels.moe.specialized import gemm_apart
-from autotune.kernels.moe_dispatch.exchange import Scratch, Travel, exchange_scratch
+from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart, row_scales
+from autotune.kernels.moe_dispatch.exchange import Scratch, exchange_scratch
 from autotune.kernels.moe_dispatch.own import dispatch_launch
 from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.modes import CustomCollective, DispatchGemmTask, LaidOut
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.tensors import OF_GEMM, Tensors, scaling_of
+from autotune.kernels.moe_dispatch_gemm.tensors import OF_GEMM, Tensors
 
 L = TypeVar("L", bound=LaidOut)
 
@@ -45,37 +44,28 @@ class LaidOutRows(Scratch):
 class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):
     def scratch(self, task: DispatchGemmTask, mode: L, shared: Allocate, own: Allocate) -> LaidOutRows:
         problem = task.problem
-        scales = own((problem.capacity, problem.row_scales), torch.float32) if problem.scaled else None
         return LaidOutRows(
-            **vars(exchange_scratch(problem, mode, _travel(mode), shared)),
-            rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]), scale_rows=scales,
+            **vars(exchange_scratch(problem, mode, shared)),
+            rows=own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype]),
+            scale_rows=row_scales(problem, problem.capacity, own),
         )  # fmt: skip
 
     def dispatch(
         self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows], product: torch.Tensor | None = None
     ) -> Launch:  # fmt: skip
-        mode, scratch = call.knobs, call.scratch
+        scratch = call.scratch
         given = {name: value for name, value in vars(call.tensors).items() if name not in (*OF_GEMM, "c")}
         laid_out = {**given, "rows": scratch.rows, "scale_rows": scratch.scale_rows}
-        return dispatch_launch(call, mode, _travel(mode), laid_out, mode.layout_rows, mode.layout_warps, product)
+        return dispatch_launch(call, laid_out, call.knobs.layout_warps, product)
 
 
-def _travel(mode: LaidOut) -> Travel:
-    words = mode.protocol == "ll"
-    return Travel(ll=words, routing_ll=words)
+def _operands(call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows]) -> GroupedOperands:
+    return GroupedOperands.of(call.problem, call.scratch.rows, call.scratch.scale_rows, call.tensors)
 
 
 class OurGemmWay(_LaidOutWay[L]):
     def launches(self, call: Call[MoeDispatchGemm, L, Tensors, LaidOutRows]) -> list[Launch]:
-        problem, tensors, scratch = call.problem, call.tensors, call.scratch
-        operands = GroupedOperands(
-            scratch.rows, tensors.b, tensors.offsets, problem.capacity, scale_a=scratch.scale_rows,
-            scale_b=tensors.scale_b, scales=problem.scales, bias=tensors.bias,
-        )  # fmt: skip
-        gemm = gemm_apart(
-            call.task, call.knobs, operands, tensors.c, epilogue=problem.epilogue, halves=problem.halves
-        )  # fmt: skip
-        return [self.dispatch(call, tensors.c), gemm]
+        return [self.dispatch(call, call.tensors.c), gemm_apart(call.task, call.knobs, _operands(call), call.tensors.c)]
 
     def roundings(self, problem: MoeDispatchGemm) -> float:
         """An activation follows in fp32, of whose result the tolerance counts the rounding."""
@@ -89,12 +79,11 @@ class CustomCollectiveWay(_LaidOutWay[CustomCollective]):
 
     def run(self, call: Call[MoeDispatchGemm, CustomCollective, Tensors, LaidOutRows], launches: list[Launch]) -> Run:
         dispatch, seal = launches
-        problem, tensors, scratch = call.problem, call.tensors, call.scratch
-        scaling = scaling_of(problem, tensors, scratch.scale_rows)
+        operands = _operands(call)
 
         def run() -> None:
             dispatch.run()
-            multiply(problem, scratch.rows, tensors, tensors.offsets, tensors.c, scaling)
+            multiply(operands, call.tensors.c)
             seal.run()
 
         return run

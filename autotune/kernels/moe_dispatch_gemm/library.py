@@ -8,11 +8,12 @@ from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.tensors import Run
 from autotune.kernels.launching.way import LibraryWay
-from autotune.kernels.moe.library import Scaling, follow, grouped_product
+from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.library import follow, grouped_product
 from autotune.kernels.moe_dispatch import library
 from autotune.kernels.moe_dispatch_gemm.modes import Library
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
+from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
 
 
 class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
@@ -20,9 +21,8 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
         problem, tensors = call.problem, call.tensors
 
         def run() -> None:
-            rows, of_rows, plan = library.dispatched(call, tensors.scale_x)
-            scaling = scaling_of(problem, tensors, of_rows)
-            multiply(problem, rows, tensors, plan.offsets, tensors.c[: rows.shape[0]], scaling)
+            rows, of_rows = library.dispatched(call, tensors.scale_x)
+            multiply(GroupedOperands.of(problem, rows, of_rows, tensors), tensors.c[: rows.shape[0]])
 
         return run
 
@@ -30,13 +30,10 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
         return 1.0 + OF_A_LIBRARY
 
 
-def multiply(
-    problem: MoeDispatchGemm, rows: torch.Tensor, tensors: Tensors, offsets: torch.Tensor, c: torch.Tensor,
-    scaling: Scaling | None,
-) -> None:  # fmt: skip
+def multiply(operands: GroupedOperands, c: torch.Tensor) -> None:
     """C [rows, width] by the library's grouped GEMM of these rows, and what follows it: of rows that exist."""
-    product = grouped_product(rows, tensors.b, offsets, scaling)
-    if not problem.gated and tensors.bias is None:
+    product = grouped_product(operands)
+    if operands.epilogue == "none" and operands.bias is None:
         c.copy_(product)
     else:
-        follow(product, c, offsets, tensors.bias, problem.epilogue, halves=problem.halves)
+        follow(product, c, operands)

@@ -6,43 +6,21 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.kernels.moe.library import Scaling
-from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
+from autotune.kernels.moe_dispatch.tensors import Dispatched
 
 OF_GEMM = ("b", "scale_b", "bias")
 """Tensors that a dispatch alone does not take."""
 
 
 @dataclass(frozen=True)
-class Tensors:
-    """One rank's operands and results, all contiguous, but for B."""
-
-    x: torch.Tensor
-    """[tokens, hidden]."""
-    ids: torch.Tensor
-    """int32 [tokens, top_k]: -1 is none."""
-    gates: torch.Tensor
-    """fp32 [tokens, top_k]."""
+class Tensors(Dispatched):
     b: torch.Tensor
     """[local experts, hidden, columns], contiguous, or each expert's is the transpose of a contiguous matrix."""
     c: torch.Tensor
     """[capacity, width]."""
-    offsets: torch.Tensor
-    """int32 [local experts + 1]; this and the others are ``moe.routing.Plan``."""
-    pairs: torch.Tensor
-    """int32 [capacity]."""
-    row_gates: torch.Tensor
-    """fp32 [capacity]."""
     scale_x: torch.Tensor | None = None
     """fp32 [tokens, 1] or [tokens, hidden / 128]: x is fp8 then, as B is."""
     scale_b: torch.Tensor | None = None
     """fp32 [local experts, 1, columns] or [local experts, hidden / 128, columns / 128], stored as B is."""
     bias: torch.Tensor | None = None
     """[local experts, columns], of the result's type."""
-
-
-def scaling_of(problem: MoeDispatchGemm, tensors: Tensors, of_rows: torch.Tensor | None) -> Scaling | None:
-    """The scales of laid-out rows and of B, as the library's grouped GEMM takes them."""
-    if of_rows is None or tensors.scale_b is None:
-        return None
-    return Scaling(of_rows, tensors.scale_b, problem.scales, problem.fast_accum)

@@ -13,11 +13,11 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.specialized import gemm_apart
+from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart
 from autotune.kernels.moe_combine.own import ROUNDINGS, Scratch, combine_launch, scratch_of
 from autotune.kernels.moe_gemm_combine.modes import Apart, CustomCollective, GemmCombineTask
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product, operands_of
+from autotune.kernels.moe_gemm_combine.tensors import OF_GEMM, Tensors, library_product
 
 A = TypeVar("A", bound=Apart)
 
@@ -35,24 +35,25 @@ class Products(Scratch):
 
 
 class _ApartWay(Way[MoeGemmCombine, A, Tensors, Products]):
-    def products(self, task: GemmCombineTask, mode: A, rows: int, shared: Allocate, own: Allocate) -> Products:
+    keeps_products = True
+    """False: the library allocates them."""
+
+    def scratch(self, task: GemmCombineTask, mode: A, shared: Allocate, own: Allocate) -> Products:
         problem = task.problem
+        rows = problem.capacity if self.keeps_products else 0
         y = own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype])
-        return Products(**vars(scratch_of(problem, mode, mode.combine, shared, own)), y=y)
+        return Products(**vars(scratch_of(problem, mode, shared, own)), y=y)
 
     def combine(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> Launch:
-        mode, scratch = call.knobs, call.scratch
+        scratch = call.scratch
         given: dict[str, Any] = {name: value for name, value in vars(call.tensors).items() if name not in OF_GEMM}
         given |= {each.name: getattr(scratch, each.name) for each in fields(Scratch)} | {"rows": scratch.y}
-        return combine_launch(call, mode, mode.combine, mode.comm_programs, given, mode.sum_warps)
+        return combine_launch(call, given, call.knobs.sum_warps)
 
 
 class OurGemmWay(_ApartWay[A]):
-    def scratch(self, task: GemmCombineTask, mode: A, shared: Allocate, own: Allocate) -> Products:
-        return self.products(task, mode, task.problem.capacity, shared, own)
-
     def launches(self, call: Call[MoeGemmCombine, A, Tensors, Products]) -> list[Launch]:
-        operands = operands_of(call.problem, call.tensors)
+        operands = GroupedOperands.of(call.problem, call.tensors.a, call.tensors.scale_a, call.tensors)
         return [gemm_apart(call.task, call.knobs, operands, call.scratch.y), self.combine(call)]
 
     def roundings(self, problem: MoeGemmCombine) -> float:
@@ -60,8 +61,7 @@ class OurGemmWay(_ApartWay[A]):
 
 
 class CustomCollectiveWay(_ApartWay[CustomCollective]):
-    def scratch(self, task: GemmCombineTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Products:
-        return self.products(task, mode, 0, shared, own)
+    keeps_products = False
 
     def launches(self, call: Call[MoeGemmCombine, CustomCollective, Tensors, Products]) -> list[Launch]:
         """The library's GEMM will say where its rows are: at an aligned address, as nothing is."""

@@ -11,13 +11,13 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import Way
-from autotune.kernels.moe.grouped_launch import grouped_arguments
-from autotune.kernels.moe_combine.own import ROUNDINGS, adding_programs, placing_programs, scratch_of, summing
+from autotune.kernels.moe.grouped_launch import GroupedOperands, grouped_arguments
+from autotune.kernels.moe_combine.own import ROUNDINGS, scratch_of, summing
 from autotune.kernels.moe_gemm_combine.apart import Products
 from autotune.kernels.moe_gemm_combine.device import gemm_combine_kernel
 from autotune.kernels.moe_gemm_combine.modes import Fused, GemmCombineTask, Summed
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
-from autotune.kernels.moe_gemm_combine.tensors import Tensors, operands_of
+from autotune.kernels.moe_gemm_combine.tensors import Tensors
 
 UNUSED = ("gather", "N", "PER", "HALVES", "EPILOGUE")
 """Arguments of a grouped GEMM that this one does not have."""
@@ -39,7 +39,7 @@ class FusedWay(Way[MoeGemmCombine, Fused, Tensors, GroupedProducts]):
         problem, groups = task.problem, _groups(mode)
         rows = problem.capacity if isinstance(mode, Summed) else 0
         return GroupedProducts(
-            **vars(scratch_of(problem, mode, mode.mode, shared, own, groups=groups)),
+            **vars(scratch_of(problem, mode, shared, own, groups=groups)),
             y=own((rows, problem.hidden), TORCH_DTYPES[problem.result_dtype]),
             ready=shared((groups,), torch.int32),
             tickets=own((groups,), torch.int32),
@@ -47,17 +47,16 @@ class FusedWay(Way[MoeGemmCombine, Fused, Tensors, GroupedProducts]):
 
     def launches(self, call: FusedCall) -> list[Launch]:
         problem, mode = call.problem, call.knobs
-        operands = operands_of(problem, call.tensors)
-        gemm = grouped_arguments(mode, operands, problem.dtype, fast_accum=problem.fast_accum)
+        operands = GroupedOperands.of(problem, call.tensors.a, call.tensors.scale_a, call.tensors)
+        gemm = grouped_arguments(mode, operands)
         gemm["depth"] = gemm.pop("K")
-        multiplying, sending = _gemm_programs(call), _sending(mode)
+        multiplying, (others, combine) = _gemm_programs(call), summing(call, _sending(mode))
         arguments: dict[str, Any] = {
             **vars(call.tensors), **vars(call.scratch),
             **{name: each for name, each in gemm.items() if name not in UNUSED},
-            **summing(call, mode, mode.mode, sending), "gemm_programs": multiplying, "GROUPS": _groups(mode),
+            **combine, "gemm_programs": multiplying, "GROUPS": _groups(mode),
         }  # fmt: skip
-        programs = placing_programs(problem, mode.mode) + multiplying + sending + adding_programs(call, mode)
-        return [Launch(gemm_combine_kernel, programs, arguments, mode.options)]
+        return [Launch(gemm_combine_kernel, multiplying + others, arguments, mode.options)]
 
     def roundings(self, problem: MoeGemmCombine) -> float:
         return 1.0 + ROUNDINGS

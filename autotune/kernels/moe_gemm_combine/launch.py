@@ -6,7 +6,7 @@ import torch
 
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
-from autotune.kernels.moe.grouped_launch import scale_tensors
+from autotune.kernels.moe.grouped_launch import expert_tensors, row_scales
 from autotune.kernels.moe_combine.own import scratch_bytes
 from autotune.kernels.moe_gemm_combine.apart import CustomCollectiveWay, OurGemmWay
 from autotune.kernels.moe_gemm_combine.fused import FusedWay
@@ -37,21 +37,15 @@ class MoeGemmCombineKernels(ModeKernels[MoeGemmCombine, Tensors]):
 
     def tensors(self, problem: MoeGemmCombine, shared: Allocate, own: Allocate) -> Tensors:
         ints, dtype = torch.int32, OPERAND_DTYPES[problem.dtype]
-        local, depth, columns = problem.local_experts, problem.width, problem.hidden
-        transposed = problem.b_order == "nk"
-        scale_a, scale_b = scale_tensors(problem, problem.capacity, own)
-        b = own((local, columns, depth) if transposed else (local, depth, columns), dtype)
         return Tensors(
-            a=own((problem.capacity, depth), dtype),
-            b=b.transpose(1, 2) if transposed else b,
-            offsets=own((local + 1,), ints),
+            **expert_tensors(problem, own),
+            a=own((problem.capacity, problem.width), dtype),
+            scale_a=row_scales(problem, problem.capacity, own),
+            offsets=own((problem.local_experts + 1,), ints),
             pairs=own((problem.capacity,), ints),
             row_gates=own((problem.capacity,), torch.float32),
             ids=own((problem.tokens, problem.top_k), ints),
-            out=own((problem.tokens, columns), TORCH_DTYPES[problem.result_dtype]),
-            scale_a=scale_a,
-            scale_b=scale_b,
-            bias=own((local, columns), TORCH_DTYPES[problem.result_dtype]) if problem.bias else None,
+            out=own((problem.tokens, problem.hidden), TORCH_DTYPES[problem.result_dtype]),
         )
 
     def scratch_bytes(self, problem: MoeGemmCombine) -> int:

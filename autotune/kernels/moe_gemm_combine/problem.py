@@ -28,6 +28,7 @@ class MoeGemmCombine(GroupedProblem, CombinedProblem):
     b_order: str = choice("storage of each expert's B: row by row (kn), or transposed (nk)", ("kn", "nk"), "nk")
     bias: bool = flag("each expert adds a bias to its products, before they are summed")
 
+    epilogue: ClassVar[str] = "none"
     gated: ClassVar[bool] = False
     halves: ClassVar[bool] = False
 

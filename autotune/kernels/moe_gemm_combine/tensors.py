@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.moe.grouped_launch import GroupedOperands
-from autotune.kernels.moe.library import Scaling, follow, grouped_product
+from autotune.kernels.moe.library import follow, grouped_product
 from autotune.kernels.moe_gemm_combine.problem import MoeGemmCombine
 
 OF_GEMM = ("a", "b", "scale_a", "scale_b", "bias")
@@ -40,23 +40,10 @@ class Tensors:
     """[local experts, hidden], of the result's type."""
 
 
-def operands_of(problem: MoeGemmCombine, tensors: Tensors) -> GroupedOperands:
-    return GroupedOperands(
-        tensors.a, tensors.b, tensors.offsets, problem.capacity, scale_a=tensors.scale_a, scale_b=tensors.scale_b,
-        scales=problem.scales, bias=tensors.bias,
-    )  # fmt: skip
-
-
 def library_product(problem: MoeGemmCombine, tensors: Tensors) -> torch.Tensor:
     """Products [capacity, hidden] by the library's grouped GEMM, with biases where there are some."""
-    rows = grouped_product(tensors.a, tensors.b, tensors.offsets, scaling_of(problem, tensors))
+    operands = GroupedOperands.of(problem, tensors.a, tensors.scale_a, tensors)
+    rows = grouped_product(operands)
     if tensors.bias is not None:
-        follow(rows, rows, tensors.offsets, tensors.bias)
+        follow(rows, rows, operands)
     return rows
-
-
-def scaling_of(problem: MoeGemmCombine, tensors: Tensors) -> Scaling | None:
-    """The scales of the operands, as the library's grouped GEMM takes them."""
-    if tensors.scale_a is None or tensors.scale_b is None:
-        return None
-    return Scaling(tensors.scale_a, tensors.scale_b, problem.scales, problem.fast_accum)

@@ -213,7 +213,7 @@ def _columns_scattered(
         raise InvalidProblem(f"residual is {list(residual.shape)} on {residual.device}; {list(shape)} expected")
     swapped = b.t(), rows.t(), None, scale_a, scale_b, None
     if out is not None:
-        (dtype,) = _GEMM_REDUCE_SCATTER.workload.out_dtypes(swapped, options)
+        dtype = _GEMM_REDUCE_SCATTER.workload.out_dtype(swapped, options)
         if (out.dtype, out.device) != (dtype, a.device):  # a copy into it would convert in silence
             raise InvalidProblem(f"out is {out.dtype} on {out.device}; {dtype} on {a.device} expected")
     transposed = None if out is None else out.movedim(-1, 0)

@@ -25,7 +25,7 @@ from autotune.task import Task
 from autotune.workloads.comparison import distance, farthest, rounded_gated, rounded_product
 from autotune.workloads.gemm import FACTORS, GemmOperation, GemmWorkload
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, OutForm
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -160,12 +160,9 @@ class ReturningWorkload(AllGatherGemmWorkload):
         problem: Any = super().problem_of(world_size, operands, options)
         return dataclasses.replace(problem, gathered=True)
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        b, c = operands[1], self.out_shape(world_size, operands, options)
-        return [c, (c[0], b.shape[0])]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [self.out_dtype(operands, options), operands[0].dtype]
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        (a, b), c = operands[:2], self.out_shape(world_size, operands, options)
+        return [(c, self.out_dtype(operands, options)), ((c[0], b.shape[0]), a.dtype)]
 
 
 class QuantisingWorkload(AllGatherGemmWorkload):
@@ -177,13 +174,11 @@ class QuantisingWorkload(AllGatherGemmWorkload):
         problem: Any = super().problem_of(world_size, operands, options)
         return dataclasses.replace(problem, quantised=True)
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
         rows, columns = self.out_shape(world_size, operands, options)
-        return [(rows, columns), (rows, blocks(columns))]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
         fnuz = OPERAND_DTYPES["fp8_fnuz"]
-        return [fnuz if operands[0].dtype == fnuz else OPERAND_DTYPES["fp8"], torch.float32]
+        fp8 = fnuz if operands[0].dtype == fnuz else OPERAND_DTYPES["fp8"]
+        return [((rows, columns), fp8), ((rows, blocks(columns)), torch.float32)]
 
 
 WORKLOAD = AllGatherGemmWorkload()

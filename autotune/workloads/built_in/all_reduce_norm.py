@@ -22,7 +22,7 @@ from autotune.task import Task
 from autotune.workloads.comparison import drawn, drawn_weight, drawn_with_zeros, farthest, in_fp8, rounded, weighted
 from autotune.workloads.gemm import FACTORS
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands
+from autotune.workloads.launched import DrawnOperation, LaunchedWorkload, Operands, OutForm
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import Error, Tolerance
 
@@ -90,12 +90,11 @@ class Quantising(NormedWorkload):
             raise InvalidProblem(f"scales={options[-1]!r}: allowed: {', '.join(QUANTISED[1:])}")
         return super().problem_of(world_size, operands, options)
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
         rows, columns = shape = self.out_shape(world_size, operands, options)
-        return [shape, shape, (rows, 1 if options[-1] == "row" else blocks(columns))]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [OPERAND_DTYPES["fp8"], self.out_dtype(operands, options), torch.float32]
+        scales = rows, 1 if options[-1] == "row" else blocks(columns)
+        total = self.out_dtype(operands, options)
+        return [(shape, OPERAND_DTYPES["fp8"]), (shape, total), (scales, torch.float32)]
 
 
 class AllReduceNormWorkload(NormedWorkload, ModedWorkload):

@@ -18,7 +18,7 @@ from autotune.kernels.moe_dispatch.problem import MoeDispatch
 from autotune.kernels.moe_dispatch.tensors import Tensors
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
 from autotune.workloads.interface import Run
-from autotune.workloads.launched import Operands
+from autotune.workloads.launched import Operands, OutForm
 from autotune.workloads.moded import ModedWorkload
 from autotune.workloads.tolerance import RIGHT, WRONG, Error, Tolerance
 
@@ -32,7 +32,7 @@ class MoeDispatchOperation(DispatchedOperation[MoeDispatch, Tensors, Scratch]):
         laid_out, *of_rows = rows
         tokens, scales = self.drawn.sent(number, places)
         right = scales is None or torch.equal(of_rows[0], scales)
-        return RIGHT if right and torch.equal(as_bytes(laid_out), as_bytes(tokens)) else WRONG
+        return RIGHT if right and torch.equal(laid_out.view(torch.uint8), tokens.view(torch.uint8)) else WRONG
 
     def parts(self) -> dict[str, Run]:
         """An even all-to-all, and a copy of as many rows as a rank gets on average."""
@@ -85,23 +85,13 @@ class ScaledWorkload(MoeDispatchWorkload):
 
     kernels = SCALED
 
-    def out_shapes(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[tuple[int, ...]]:
-        rows, *plan = super().out_shapes(world_size, operands, options)
-        return [rows, *plan, (rows[0], operands[-1].shape[1])]
-
-    def out_dtypes(self, operands: Operands, options: Sequence[Any]) -> list[torch.dtype]:
-        return [*super().out_dtypes(operands, options), torch.float32]
+    def out_forms(self, world_size: int, operands: Operands, options: Sequence[Any]) -> list[OutForm]:
+        (rows, dtype), *plan = super().out_forms(world_size, operands, options)
+        return [(rows, dtype), *plan, ((rows[0], operands[-1].shape[1]), torch.float32)]
 
 
-def as_bytes(rows: torch.Tensor) -> torch.Tensor:
-    """Rows to be compared: of fp8 their bytes, as it has no comparison of its own."""
-    return rows.view(torch.uint8) if rows.element_size() == 1 else rows
-
-
-def kind_of(x: torch.Tensor, scale_x: torch.Tensor | None) -> str:
+def kind_of(x: torch.Tensor, scale_x: torch.Tensor) -> str:
     """The problem's word for the scales of x [tokens, hidden]. Raises InvalidProblem where there is none."""
-    if scale_x is None:
-        return "none"
     kinds: dict[tuple[int, ...], str] = {(x.shape[0], blocks(x.shape[1])): "block", (x.shape[0], 1): "row"}
     kind = kinds.get(tuple(scale_x.shape))
     if kind is None or scale_x.dtype != torch.float32 or not scale_x.is_contiguous():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from autotune.config import Config
 from autotune.kernels.gemm.library import dequantised
+from autotune.kernels.moe.grouped_launch import GroupedOperands
 from autotune.kernels.moe.routing import Plan, planned
 from autotune.kernels.moe_dispatch.exchange import Scratch
 from autotune.kernels.moe_dispatch_gemm.launch import KERNELS
 from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
-from autotune.kernels.moe_dispatch_gemm.tensors import Tensors, scaling_of
+from autotune.kernels.moe_dispatch_gemm.tensors import Tensors
 from autotune.task import Task
 from autotune.workloads.comparison import distance, drawn, drawn_scales, rounded_gated, rounded_product
 from autotune.workloads.dispatched import DispatchedOperation, DispatchedWorkload, check_routing
@@ -81,11 +83,8 @@ class MoeDispatchGemmOperation(DispatchedOperation[MoeDispatchGemm, Tensors, Scr
         pairs = plan.pairs[: max(1, int(plan.offsets[-1]))]  # the library's GEMM need not take a matrix without rows
         rows, of_rows = self.drawn.sent(PLAIN, pairs // problem.top_k)
         c = tensors.c.new_empty((len(rows), problem.width))
-        scaling = scaling_of(problem, tensors, of_rows)
-        return {
-            "all_to_all": self.exchange(),
-            "gemm": lambda: multiply(problem, rows, tensors, plan.offsets, c, scaling),
-        }
+        operands = replace(GroupedOperands.of(problem, rows, of_rows, tensors), offsets=plan.offsets)
+        return {"all_to_all": self.exchange(), "gemm": lambda: multiply(operands, c)}
 
 
 class MoeDispatchGemmWorkload(ModedWorkload, DispatchedWorkload):

@@ -37,33 +37,19 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Product
         self.drawn = DrawnRows(self._problem, self._heap, seed, self._problem.width, drawn_deep)
         self._seed = seed
         first = self._heap.rank * self._problem.local_experts
-        for local, b in enumerate(self._tensors.b):
-            b.copy_(self._expert(first + local))
-            if self._tensors.scale_b is not None:
-                self._tensors.scale_b[local].copy_(self._scales(first + local))
-            if self._tensors.bias is not None:
-                self._tensors.bias[local].copy_(self._bias(first + local))
+        for local in range(self._problem.local_experts):
+            for name, part in self._of_expert(first + local).items():
+                getattr(self._tensors, name)[local].copy_(part)
 
-    def _expert(self, expert: int) -> torch.Tensor:
-        b = self._tensors.b
-        return drawn(tuple(b.shape[1:]), b.dtype, self._heap.device, self._seed * 1000 + 600 + 1_000_003 * expert)
-
-    def _scales(self, expert: int) -> torch.Tensor:
-        like = self._tensors.scale_b
-        assert like is not None
-        seed = self._seed * 1000 + 800 + 1_000_003 * expert
-        return drawn_scales(tuple(like.shape[1:]), self._heap.device, seed)
-
-    def _bias(self, expert: int) -> torch.Tensor:
-        like = self._tensors.bias
-        assert like is not None
-        seed = self._seed * 1000 + 900 + 1_000_003 * expert
-        return drawn(tuple(like.shape[1:]), like.dtype, self._heap.device, seed)
-
-    def _wide(self, expert: int) -> torch.Tensor:
-        """B of an expert as the reference takes it."""
-        b = self._expert(expert)
-        return (dequantised(b, self._scales(expert)) if self._problem.scaled else b).to(self.wide)
+    def _of_expert(self, expert: int) -> dict[str, torch.Tensor]:
+        """An expert's B, its scales and its bias, where there are any."""
+        tensors, device, seed = self._tensors, self._heap.device, self._seed * 1000 + 1_000_003 * expert
+        found = {"b": drawn(tuple(tensors.b.shape[1:]), tensors.b.dtype, device, seed + 600)}
+        if tensors.scale_b is not None:
+            found["scale_b"] = drawn_scales(tuple(tensors.scale_b.shape[1:]), device, seed + 800)
+        if tensors.bias is not None:
+            found["bias"] = drawn(tuple(tensors.bias.shape[1:]), tensors.bias.dtype, device, seed + 900)
+        return found
 
     def sums(self, number: int, weights: torch.Tensor) -> torch.Tensor:
         """Over its experts, gate and factor times a token's vector @ the expert's B."""
@@ -71,9 +57,11 @@ class MoeGemmCombineOperation(CombinedOperation[MoeGemmCombine, Tensors, Product
         expected = torch.zeros(self._tensors.out.shape, dtype=self.wide, device=own.device)
         for expert in ids[ids >= 0].unique().tolist():
             token, place = (ids == expert).nonzero(as_tuple=True)
-            product = own[token] @ self._wide(expert)
+            its = self._of_expert(expert)
+            b = dequantised(its["b"], its["scale_b"]) if self._problem.scaled else its["b"]
+            product = own[token] @ b.to(self.wide)
             if self._problem.bias:
-                product += self._bias(expert).to(self.wide) / factor_of(place)[:, None]
+                product += its["bias"].to(self.wide) / factor_of(place)[:, None]
             expected.index_add_(0, token, product * weights[token, place, None])
         return expected
 
