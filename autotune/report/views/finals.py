@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.report import draw
-from autotune.report.draw import GREY, WINNER, shown
+from autotune.report.draw import GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import Ratio, change_text, latency_text, microseconds, ratio
+from autotune.results.figures import Ratio, change_text, latency_text, microseconds, plain, ratio
 from autotune.results.library import baseline_name
 from autotune.results.result import Result
 from autotune.results.study import Study
@@ -145,7 +145,7 @@ def _baselines(study: Study) -> set[Config]:
 
 def _name(study: Study, config: Config, counts: dict[str, int]) -> str:
     """Its mode with a number: ``push 2``; of a baseline what it calls."""
-    mode = shown(config.get("mode", "config"))
+    mode = plain(config.get("mode", "config"))
     if config in _baselines(study):
         name = baseline_name(study.key, " ".join(str(config[each]) for each in ("mode", "launch") if each in config))
         return name if config != study.winner else f"winner: {name}"

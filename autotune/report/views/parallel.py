@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.report import draw
-from autotune.report.draw import WINNER, shown
+from autotune.report.draw import WINNER
 from autotune.report.view import Chart, Option, View
-from autotune.results.figures import microseconds
+from autotune.results.figures import microseconds, plain
 from autotune.results.library import mode_name
 from autotune.results.study import Study, mode_of
 
@@ -36,7 +36,7 @@ def view(study: Study) -> View | None:
     for mode in modes:
         names = study.varied(list(study.of_mode(mode)))
         height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
-        label = f"Parallel axes of {', '.join(map(shown, names))} and latency in mode {mode_name(study.key, mode)}."
+        label = f"Parallel axes of {', '.join(map(plain, names))} and latency in mode {mode_name(study.key, mode)}."
         charts.append(
             Chart(f"parallel-{len(charts)}", label, options(study, mode), height, tab=mode_name(study.key, mode))
         )
@@ -99,13 +99,13 @@ def options(study: Study, mode: str) -> Option:
 
 def axis(study: Study, mode: str, name: str, place: int) -> Option:
     """A dimension's axis; names stand above and below in turn, so that long ones do not meet."""
-    data = [shown(value) for value in study.values(name, list(study.of_mode(mode)))]
+    data = [plain(value) for value in study.values(name, list(study.of_mode(mode)))]
     where = "end" if place % 2 == 0 else "start"
-    return {"dim": place, "name": shown(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
+    return {"dim": place, "name": plain(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
 
 
 def line(study: Study, config: Config, names: Sequence[str], high: float) -> Option:
     """A config's values along the axes; what is slower than the last axis goes, ends at its end."""
     value = study.microseconds(config)
     told = f"{microseconds(value)}\n{draw.config_lines(config, study.names([config]))}"
-    return {"value": [*(shown(config[name]) for name in names), round(min(value, high), 3)], "name": told}
+    return {"value": [*(plain(config[name]) for name in names), round(min(value, high), 3)], "name": told}

@@ -7,10 +7,10 @@ import statistics
 
 from autotune.config import Value
 from autotune.report import draw
-from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.draw import COLOURS, GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.steps import SMALL
-from autotune.results.figures import microseconds
+from autotune.results.figures import microseconds, plain
 from autotune.results.study import Study, mode_of
 
 FEWEST_IN_A_BOX = 5
@@ -26,7 +26,7 @@ def view(study: Study) -> View | None:
     if len(study.of_mode(mode)) < FEWEST_SLICED:
         return None
     charts = [
-        Chart(f"slice-{place}", f"Latency by {shown(name)}.", options(study, mode, name), 230, small=True,
+        Chart(f"slice-{place}", f"Latency by {plain(name)}.", options(study, mode, name), 230, small=True,
               folded=effect < SMALL)
         for place, (name, effect) in enumerate(effects(study, mode))
     ]  # fmt: skip
@@ -79,9 +79,9 @@ def options(study: Study, mode: str, name: str) -> Option:
         point = {"value": [values.index(winner[name]), round(min(configs[winner], high), 3)], "name": "winner"}
         series.append({"type": "scatter", "data": [point], "symbolSize": 11, "color": WINNER, "z": 5})
     return draw.base(
-        title=draw.heading(shown(name)),
+        title=draw.heading(plain(name)),
         grid={"left": 8, "right": 12, "top": 40, "bottom": 24},
-        xAxis={"type": "category", "data": [shown(value) for value in values], "jitter": 26, "jitterOverlap": True,
+        xAxis={"type": "category", "data": [plain(value) for value in values], "jitter": 26, "jitterOverlap": True,
                "axisLabel": {"fontSize": 11}},
         yAxis=draw.time_axis(**ends),
         series=series,
@@ -95,9 +95,9 @@ def table(study: Study, mode: str) -> Table:
         for value in study.values(name, list(configs)):
             group = [latency for config, latency in configs.items() if config.get(name) == value]
             middle = microseconds(statistics.median(group))
-            rows.append([shown(name), shown(value), microseconds(min(group)), middle, str(len(group))])
+            rows.append([plain(name), plain(value), microseconds(min(group)), middle, str(len(group))])
     return Table(
-        ["dimension", "value", "best", "median", "configs"], rows, "lrrrr", f"In mode {shown(mode)}" if mode else ""
+        ["dimension", "value", "best", "median", "configs"], rows, "lrrrr", f"In mode {plain(mode)}" if mode else ""
     )
 
 

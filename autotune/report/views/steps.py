@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.report import draw
-from autotune.report.draw import COLOURS, GREY, shown
+from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import latency_text
+from autotune.results.figures import latency_text, plain
 from autotune.results.study import Study, mode_of
 from autotune.text import counted
 
@@ -111,7 +111,7 @@ def _one_step(study: Study, name: str, one: Value, other: Value) -> bool:
 
 def _step_name(study: Study, step: Step) -> str:
     assert study.winner is not None
-    return f"{shown(step.name)} {shown(study.winner[step.name])} → {shown(step.value)}"
+    return f"{plain(step.name)} {plain(study.winner[step.name])} → {plain(step.value)}"
 
 
 def _percent(step: Step) -> str:
