@@ -96,7 +96,7 @@ def point(study: Study, size: int) -> Point:
 
 def free_sizes(key: CacheKey) -> tuple[str, ...]:
     """The sizes in which a look-up takes a neighbour's config; none where the workload is not known here."""
-    kind = None if key.is_kernel else problem_type(key.workload)
+    kind = problem_type(key)
     return () if kind is None else kind.free
 
 

@@ -63,8 +63,7 @@ def borders(name: str, points: Sequence[Point]) -> str:
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
     """A colour for each mode that won, the same for all problems of a workload if its space is known."""
     won = list(dict.fromkeys(point.mode for point in points))
-    key = points[0].result.key
-    workload = None if key.is_kernel else known_workload(key.workload)
+    workload = known_workload(points[0].result.key)
     modes = [*workload.space.modes, *won] if workload is not None else won
     colours = draw.mode_colours(list(dict.fromkeys(modes)))
     return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
