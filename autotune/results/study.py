@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from autotune import schema
@@ -317,7 +317,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         notes.append("The search space has changed since; dimensions are shown without importance.")
     if not entry.key.is_interpreted and (told := drift_text(drift(study.trials))):
         notes.append(told)
-    if told := price(entry.key, entry.winner, partial(store.entry, provenance=entry.provenance)):
+    if told := price(entry, store):
         notes.append(f"The same bits at all sizes: {told}.")
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, study.regime)
