@@ -182,7 +182,9 @@ class Study:
 
     @cached_property
     def _knobs(self) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-        return knobs_of(self.searched, self.space, self.regime)
+        configs = list(self.measured)
+        varied = {name: self.values(name, configs) for name in self.varied(configs)}
+        return knobs_of({config: self.microseconds(config) for config in configs}, varied, self.space)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
