@@ -14,6 +14,7 @@ from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.report.view import Option
 from autotune.results.figures import microseconds, plain
+from autotune.results.study import Study
 
 WINNER = "#e8590c"
 """The colour of the winner, in all views."""
@@ -42,9 +43,9 @@ def cut(text: str, longest: int = 40) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def config_lines(config: Config, names: Sequence[str]) -> str:
+def config_lines(study: Study, config: Config) -> str:
     """A config for a tooltip, one dimension a line."""
-    return "\n".join(f"{plain(name)} = {plain(config[name])}" for name in names if name in config)
+    return "\n".join(f"{plain(name)} = {plain(config[name])}" for name in study.names([config]))
 
 
 def base(**parts: Any) -> Option:

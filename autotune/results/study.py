@@ -145,26 +145,24 @@ class Study:
         failed = disqualified(self.trials)
         return min((each for each in self.measured if each not in failed), key=self.microseconds, default=None)
 
-    @cached_property
-    def ranked(self) -> tuple[Ranked, ...]:
-        """The measured configs, the fastest first."""
-        failed, final = disqualified(self.trials), in_finals(self.trials)
-        sources = {trial.config: trial.source for trial in reversed(self.searched) if trial.evaluation.latency}
-        return tuple(
-            Ranked(each, self.measured[each], None if each in failed else final.get(each), sources[each])
-            for each in sorted(self.measured, key=self.microseconds)
-        )
-
     @property
     def best(self) -> tuple[Ranked, ...]:
-        failed = disqualified(self.trials)
-        return tuple(each for each in self.ranked if each.config not in failed)[:BEST]
+        return self._ranked(failed=False)[:BEST]
 
     @property
     def disqualified(self) -> tuple[Ranked, ...]:
         """Configs that failed later, in the finals or their proof; latencies are those of the search."""
-        failed = disqualified(self.trials)
-        return tuple(each for each in self.ranked if each.config in failed)
+        return self._ranked(failed=True)
+
+    def _ranked(self, *, failed: bool) -> tuple[Ranked, ...]:
+        """The measured configs that failed later, or the others; the fastest first."""
+        out, final = disqualified(self.trials), in_finals(self.trials)
+        sources = {trial.config: trial.source for trial in reversed(self.searched) if trial.evaluation.latency}
+        return tuple(
+            Ranked(each, self.measured[each], None if failed else final.get(each), sources[each])
+            for each in sorted(self.measured, key=self.microseconds)
+            if (each in out) is failed
+        )
 
     @cached_property
     def endings(self) -> tuple[Ending, ...]:
@@ -245,18 +243,17 @@ class Study:
         return {config: self.microseconds(config) for config in self.measured if mode_of(config) == mode}
 
     def names(self, configs: Sequence[Config]) -> list[str]:
-        """The dimensions of some configs, in the space's order where that is known, ``mode`` first."""
-        known = list(self.space.dimensions) if self.space is not None else []
+        """The dimensions of some configs, in the space's order, or else ``mode`` first."""
         found = dict.fromkeys(name for config in configs for name in config)
-        rest = sorted((name for name in found if name not in known), key=lambda name: name != "mode")
-        return [name for name in known if name in found] + rest
+        if self.space is not None:
+            return [name for name in self.space.dimensions if name in found]
+        return sorted(found, key=lambda name: name != "mode")
 
     def values(self, name: str, configs: Sequence[Config]) -> list[Value]:
-        """The values that some configs have for a dimension, in the dimension's order where that is known."""
-        found = list(dict.fromkeys(config[name] for config in configs if name in config))
-        if self.space is not None and name in self.space.dimensions:
-            order: dict[Value, int] = {value: i for i, value in enumerate(self.space.dimensions[name].values)}
-            return sorted(found, key=lambda value: (order.get(value, len(order)), str(value)))
+        """The values that some configs have for a dimension, in its order in the space, or else numbers first."""
+        found = {config[name] for config in configs if name in config}
+        if self.space is not None:
+            return [value for value in self.space.dimensions[name].values if value in found]
         return sorted(found, key=lambda value: (isinstance(value, str), value if not isinstance(value, str) else 0,
                                                 str(value)))  # fmt: skip
 

@@ -81,7 +81,7 @@ def options(study: Study, found: list[Finalist]) -> Option:
     for each in found:
         won = each.config == study.winner
         style: Option = {"width": 3 if won else 1.2, "type": "dashed" if each.config in baselines else "solid"}
-        told = draw.config_lines(each.config, study.names([each.config]))
+        told = draw.config_lines(study, each.config)
         data = [
             {"value": round(min(latency.of(study.regime), ends["max"]), 3),
              "name": f"{each.name}, round {number}\n{microseconds(latency.of(study.regime))}\n{told}"}

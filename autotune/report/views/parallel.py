@@ -107,5 +107,5 @@ def axis(study: Study, mode: str, name: str, place: int) -> Option:
 def line(study: Study, config: Config, names: Sequence[str], high: float) -> Option:
     """A config's values along the axes; what is slower than the last axis goes, ends at its end."""
     value = study.microseconds(config)
-    told = f"{microseconds(value)}\n{draw.config_lines(config, study.names([config]))}"
+    told = f"{microseconds(value)}\n{draw.config_lines(study, config)}"
     return {"value": [*(plain(config[name]) for name in names), round(min(value, high), 3)], "name": told}

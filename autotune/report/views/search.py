@@ -259,7 +259,7 @@ def _rim(study: Study, moments: Sequence[Moment], kind: Outcome, place: int) -> 
 
 
 def _told(study: Study, moment: Moment, number: int, ended: str) -> str:
-    lines = draw.config_lines(moment.trial.config, study.names([moment.trial.config]))
+    lines = draw.config_lines(study, moment.trial.config)
     return f"trial {number}, {moment.at:.0f} s, {plain(moment.trial.source)}\n{ended}\n{lines}"
 
 

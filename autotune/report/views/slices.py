@@ -62,7 +62,7 @@ def options(study: Study, mode: str, name: str) -> Option:
     dots: list[Option] = []
     for config, latency in configs.items():
         if name in config:
-            told = f"{microseconds(latency)}\n{draw.config_lines(config, study.names([config]))}"
+            told = f"{microseconds(latency)}\n{draw.config_lines(study, config)}"
             off = {"symbol": "triangle"} if latency > high else {}
             place = values.index(config[name])
             dots.append({"value": [place, round(min(latency, high), 3)], "name": told, **off})

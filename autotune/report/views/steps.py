@@ -65,7 +65,7 @@ def neighbours(study: Study) -> list[Step]:
         if set(config) != set(winner) or len(differing) != 1 or differing == ["mode"]:
             continue
         (name,) = differing
-        if _one_step(study, name, winner[name], config[name]):
+        if _one_step(study, winner, config, name):
             quotient = latency.of(study.regime) / ours.of(study.regime)
             error = quotient * math.hypot(latency.spread, ours.spread)
             found.append(Step(name, config[name], config, quotient, error))
@@ -101,12 +101,11 @@ def table(study: Study, steps: list[Step]) -> Table:
     return Table(["change", "latency", "against the winner", ""], rows, "lrrl")
 
 
-def _one_step(study: Study, name: str, one: Value, other: Value) -> bool:
-    dimension = study.space.dimensions.get(name) if study.space is not None else None
-    if dimension is None or not dimension.ordinal or not (dimension.holds(one) and dimension.holds(other)):
+def _one_step(study: Study, winner: Config, config: Config, name: str) -> bool:
+    if study.space is None or not study.space.dimensions[name].ordinal:
         return True
-    tried = study.values(name, list(study.of_mode(mode_of(study.winner) if study.winner else "")))
-    return abs(tried.index(one) - tried.index(other)) == 1
+    tried = study.values(name, list(study.of_mode(mode_of(winner))))
+    return abs(tried.index(winner[name]) - tried.index(config[name])) == 1
 
 
 def _step_name(study: Study, step: Step) -> str:
