@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
@@ -21,7 +21,7 @@ class Reached:
     value: Value
     best: float
     relative: float
-    """Latency over the best of all configs that have the dimension; 1 is as good as any of them."""
+    """Latency over the best of all configs that have the dimension: in another mode all might be far from the best."""
     configs: int
     """The number of measured configs with the value."""
 
@@ -35,26 +35,19 @@ class Knob:
 
 
 def knobs_of(
-    measured: Mapping[Config, float], varied: Mapping[str, Sequence[Value]], space: Space | None
+    measured: Mapping[Config, float], varied: Mapping[str, Mapping[Value, list[float]]], space: Space | None
 ) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-    """The dimensions that ``varied``, by their values, and Optuna's warnings as notes; without a space there is no
-    importance. ``measured`` is in microseconds.
+    """The dimensions that ``varied``, with the latencies of each value, and Optuna's warnings as notes; without a space
+    there is no importance.
     """
     importance, notes = _importance(measured, list(varied), space) if space is not None else ({}, ())
     knobs = []
-    for name, values in varied.items():
+    for name, groups in varied.items():
+        best = min(map(min, groups.values()))
+        reached = (Reached(value, min(group), min(group) / best, len(group)) for value, group in groups.items())
         text = space.dimensions[name].help if space is not None else ""
-        knobs.append(Knob(name, text, _reached(name, values, measured), importance.get(name)))
+        knobs.append(Knob(name, text, tuple(reached), importance.get(name)))
     return tuple(knobs), notes
-
-
-def _reached(name: str, values: Sequence[Value], measured: Mapping[Config, float]) -> tuple[Reached, ...]:
-    """The best of the configs with each value; relative to the best that have the dimension, for in another mode all
-    might be far from the best of all.
-    """
-    groups = {value: [median for config, median in measured.items() if config.get(name) == value] for value in values}
-    best = min(map(min, groups.values()))
-    return tuple(Reached(value, min(group), min(group) / best, len(group)) for value, group in groups.items())
 
 
 def _importance(

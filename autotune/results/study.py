@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -180,9 +180,8 @@ class Study:
 
     @cached_property
     def _knobs(self) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-        configs = list(self.measured)
-        varied = {name: self.values(name, configs) for name in self.varied(configs)}
-        return knobs_of({config: self.microseconds(config) for config in configs}, varied, self.space)
+        measured = {config: self.microseconds(config) for config in self.measured}
+        return knobs_of(measured, {name: self.by_value(name, measured) for name in self.varied(measured)}, self.space)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -242,14 +241,14 @@ class Study:
         """The measured configs of a mode with their latencies; an empty mode is that of kernels without."""
         return {config: self.microseconds(config) for config in self.measured if mode_of(config) == mode}
 
-    def names(self, configs: Sequence[Config]) -> list[str]:
+    def names(self, configs: Collection[Config]) -> list[str]:
         """The dimensions of some configs, in the space's order, or else ``mode`` first."""
         found = dict.fromkeys(name for config in configs for name in config)
         if self.space is not None:
             return [name for name in self.space.dimensions if name in found]
         return sorted(found, key=lambda name: name != "mode")
 
-    def values(self, name: str, configs: Sequence[Config]) -> list[Value]:
+    def values(self, name: str, configs: Collection[Config]) -> list[Value]:
         """The values that some configs have for a dimension, in its order in the space, or else numbers first."""
         found = {config[name] for config in configs if name in config}
         if self.space is not None:
@@ -257,9 +256,16 @@ class Study:
         return sorted(found, key=lambda value: (isinstance(value, str), value if not isinstance(value, str) else 0,
                                                 str(value)))  # fmt: skip
 
-    def varied(self, configs: Sequence[Config]) -> list[str]:
+    def varied(self, configs: Collection[Config]) -> list[str]:
         """The dimensions that take more than one value among some configs."""
         return [name for name in self.names(configs) if len(self.values(name, configs)) > 1]
+
+    def by_value(self, name: str, configs: Mapping[Config, float]) -> dict[Value, list[float]]:
+        """Latencies of some configs by their value of a dimension."""
+        return {
+            value: [taken for config, taken in configs.items() if config.get(name) == value]
+            for value in self.values(name, configs)
+        }
 
     @cached_property
     def modes(self) -> list[str]:

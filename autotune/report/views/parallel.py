@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -34,7 +33,7 @@ def view(study: Study) -> View | None:
         return None
     charts: list[Chart] = []
     for mode in modes:
-        names = study.varied(list(study.of_mode(mode)))
+        names = study.varied(study.of_mode(mode))
         height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
         label = f"Parallel axes of {', '.join(map(plain, names))} and latency in mode {mode_name(study.key, mode)}."
         charts.append(
@@ -50,19 +49,16 @@ def view(study: Study) -> View | None:
 
 def shown_modes(study: Study) -> list[str]:
     """Modes of which enough was measured, the winner's first, then from the fastest on."""
-    best: dict[str, float] = {}
-    for config in study.measured:
-        mode = mode_of(config)
-        best[mode] = min(study.microseconds(config), best.get(mode, math.inf))
+    by_mode = {mode: study.of_mode(mode) for mode in map(mode_of, study.measured)}
     own = mode_of(study.winner) if study.winner is not None else ""
-    enough = [mode for mode in best if len(study.of_mode(mode)) >= FEWEST_LINES]
-    return sorted(enough, key=lambda mode: (mode != own, best[mode]))
+    enough = [mode for mode, configs in by_mode.items() if len(configs) >= FEWEST_LINES]
+    return sorted(enough, key=lambda mode: (mode != own, min(by_mode[mode].values())))
 
 
 def options(study: Study, mode: str) -> Option:
     """Categories in the dimensions' order; where there is no room beside each other, axes lie on top of each other."""
     found = study.of_mode(mode)
-    names, latencies = study.varied(list(found)), list(found.values())
+    names, latencies = study.varied(found), list(found.values())
     high = draw.ceiling(latencies)
     axes = [axis(study, mode, name, place) for place, name in enumerate(names)]
     last = {"dim": len(names), "name": "latency", "type": "value", "max": high, "min": "dataMin", "inverse": True}
@@ -99,7 +95,7 @@ def options(study: Study, mode: str) -> Option:
 
 def axis(study: Study, mode: str, name: str, place: int) -> Option:
     """A dimension's axis; names stand above and below in turn, so that long ones do not meet."""
-    data = [plain(value) for value in study.values(name, list(study.of_mode(mode)))]
+    data = [plain(value) for value in study.values(name, study.of_mode(mode))]
     where = "end" if place % 2 == 0 else "start"
     return {"dim": place, "name": plain(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
 

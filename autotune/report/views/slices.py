@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
-from autotune.config import Value
 from autotune.report import draw
 from autotune.report.draw import COLOURS, GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
@@ -44,19 +42,17 @@ def view(study: Study) -> View | None:
 def effects(study: Study, mode: str) -> list[tuple[str, float]]:
     """The dimensions that varied in a mode, by how much the best with a value is slower than the best with another."""
     configs, found = study.of_mode(mode), []
-    for name in study.varied(list(configs)):
-        best: dict[Value, float] = {}
-        for config, latency in configs.items():
-            if name in config:
-                best[config[name]] = min(latency, best.get(config[name], math.inf))
-        found.append((name, max(best.values()) / min(best.values()) - 1))
+    for name in study.varied(configs):
+        best = [min(group) for group in study.by_value(name, configs).values()]
+        found.append((name, max(best) / min(best) - 1))
     return sorted(found, key=lambda each: -each[1])
 
 
 def options(study: Study, mode: str, name: str) -> Option:
     """Dots beside each other, boxes behind them."""
     configs = study.of_mode(mode)
-    values = study.values(name, list(configs))
+    groups = study.by_value(name, configs)
+    values = list(groups)
     ends = draw.bounds(list(configs.values()))
     high = ends["max"]
     dots: list[Option] = []
@@ -66,7 +62,7 @@ def options(study: Study, mode: str, name: str) -> Option:
             off = {"symbol": "triangle"} if latency > high else {}
             place = values.index(config[name])
             dots.append({"value": [place, round(min(latency, high), 3)], "name": told, **off})
-    boxes = [_box([latency for config, latency in configs.items() if config.get(name) == value]) for value in values]
+    boxes = list(map(_box, groups.values()))
     winner = study.winner
     series: list[Option] = [
         {"type": "boxplot", "data": [{"value": [min(each, high) for each in box]} if box else {"value": []}
@@ -91,9 +87,8 @@ def options(study: Study, mode: str, name: str) -> Option:
 def table(study: Study, mode: str) -> Table:
     """Best, median and number of configs for each value."""
     configs, rows = study.of_mode(mode), []
-    for name in study.varied(list(configs)):
-        for value in study.values(name, list(configs)):
-            group = [latency for config, latency in configs.items() if config.get(name) == value]
+    for name in study.varied(configs):
+        for value, group in study.by_value(name, configs).items():
             middle = microseconds(statistics.median(group))
             rows.append([plain(name), plain(value), microseconds(min(group)), middle, str(len(group))])
     return Table(

@@ -104,7 +104,7 @@ def table(study: Study, steps: list[Step]) -> Table:
 def _one_step(study: Study, winner: Config, config: Config, name: str) -> bool:
     if study.space is None or not study.space.dimensions[name].ordinal:
         return True
-    tried = study.values(name, list(study.of_mode(mode_of(winner))))
+    tried = study.values(name, study.of_mode(mode_of(winner)))
     return abs(tried.index(winner[name]) - tried.index(config[name])) == 1
 
 
