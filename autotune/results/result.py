@@ -52,6 +52,11 @@ class Limit:
         """The slowest part's; 1 is perfect overlap."""
         return self.shares[self.slowest].value
 
+    @property
+    def text(self) -> str:
+        beyond = "faster than the library's slower part alone"
+        return beyond if self.share > 1.005 else f"{100 * self.share:.0f} % of perfect overlap"
+
 
 @dataclass(frozen=True)
 class Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 
 import typer
 
@@ -21,15 +22,12 @@ def evaluate(workload: Workload, task: Task[Problem], config: Config, *, effort:
     from autotune.ranks.evaluation import MeasurePlan, warm_from
     from autotune.tuning.finals import ISOLATED_CALLS
 
-    gang = session.make_gang(workload, task)
-    output.say("starting the ranks")
-    try:
+    with closing(session.make_gang(workload, task)) as gang:
+        output.say("starting the ranks")
         gang.start()
         count, warm = effort.iterations, warm_from(task.machine)
         plan = MeasurePlan(screen=count, iterations=count, isolated=ISOLATED_CALLS, warm_from=warm)
         evaluation = gang.evaluate(config, seed, plan)
-    finally:
-        gang.close()
     latency = evaluation.latency
     if json:
         output.data_json({"config": dict(config), "problem": task.problem.as_dict(), **dataclasses.asdict(evaluation)})
