@@ -38,6 +38,11 @@ def ranks_of(machine: Machine) -> int:
     return LAUNCHED[-1].launch.world_size if LAUNCHED else machine.gpus
 
 
+def default_ranks(machine: Machine) -> int:
+    """World size if the user gives none; two under the interpreter."""
+    return ranks_of(machine) or 2
+
+
 @contextmanager
 def launched() -> Iterator[bool]:
     """Under torchrun, serve rank 0 on all other ranks; true where this process is to run the command."""
