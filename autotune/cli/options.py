@@ -75,12 +75,6 @@ class Request:
     workload: Workload
     given: Mapping[str, Any]
 
-    @property
-    def size_names(self) -> list[str]:
-        """Dimensions of the problem, without the world size."""
-        fields = self.workload.problem_type.in_order()
-        return [f.name for f in fields if f.metadata["kind"] == "size" and f.name != "world_size"]
-
     def world_size(self, machine: Machine) -> int:
         """The given one, else all GPUs, else two ranks."""
         given: int | None = self.given.get("world_size")

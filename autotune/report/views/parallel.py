@@ -63,7 +63,6 @@ def options(study: Study, mode: str) -> Option:
     axes = [axis(study, mode, name, place) for place, name in enumerate(names)]
     last = {"dim": len(names), "name": "latency", "type": "value", "max": high, "min": "dataMin", "inverse": True}
     last |= {"axisLabel": {"showMinLabel": False, "showMaxLabel": False, "formatter": "time"}, "nameLocation": "end"}
-    quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
     slowest_first = sorted(found, key=study.microseconds, reverse=True)  # the fastest are drawn over them
     return draw.base(
@@ -73,7 +72,7 @@ def options(study: Study, mode: str) -> Option:
             "areaSelectStyle": {"width": 18, "color": WINNER, "opacity": 0.25, "borderColor": WINNER}}},
         parallelAxis=[*axes, last],
         visualMap={"show": False, "seriesIndex": 0, "dimension": len(names), "min": best,
-                   "max": max(quarter, 1.02 * best), "inRange": {"color": list(FAST_TO_SLOW)}},
+                   "max": max(statistics.median(latencies), 1.02 * best), "inRange": {"color": list(FAST_TO_SLOW)}},
         series=[
             {"type": "parallel", "name": "measured", "lineStyle": {"width": 1.2, "opacity": 0.5},
              "inactiveOpacity": 0.03, "activeOpacity": 0.9, "smooth": False,
