@@ -13,7 +13,7 @@ from typing import Any, Final
 from autotune.db import CacheKey
 from autotune.db.ranges import Place, border
 from autotune.outcome import Latency
-from autotune.results.figures import Ratio
+from autotune.results.figures import Ratio, ratio
 from autotune.results.order import problem_type
 from autotune.results.result import Result
 from autotune.results.study import Study, mode_of
@@ -89,8 +89,7 @@ def point(study: Study, size: int) -> Point:
     if ours is None or not best:
         return Point(size, own, report, "", None)
     name, other = next(iter(best.items()))
-    value = other.of(study.regime) / ours.of(study.regime)
-    return Point(size, own, report, name, Ratio(value, value * math.hypot(other.spread, ours.spread)))
+    return Point(size, own, report, name, ratio(other, ours, study.regime))
 
 
 def free_sizes(key: CacheKey) -> tuple[str, ...]:
