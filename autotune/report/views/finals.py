@@ -104,7 +104,7 @@ def table(report: Result, found: list[Finalist]) -> Table:
     rows = []
     for each in found:
         config = change_text(each.config, report.config)
-        if each.failed or not each.rounds:
+        if each.failed:
             rows.append([each.name, "", "", f"out: {each.failed}", config])
             continue
         own = each.config == report.config
@@ -130,7 +130,7 @@ def verdict(report: Result, finalist: Finalist) -> str:
 
 def conclusion(report: Result, found: list[Finalist]) -> str:
     """The number of finalists that the winner beat, and the names of the others; empty where there were none."""
-    others = [each for each in found if each.config != report.config and not each.failed and each.rounds]
+    others = [each for each in found if each.config != report.config and not each.failed]
     if not others:
         return ""
     slower = [each for each in others if verdict(report, each) == "slower"]
