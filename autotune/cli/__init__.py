@@ -41,10 +41,6 @@ def _run() -> None:
     try:
         output.check_stdout()
         app = build()
-    except AutotuneError as error:
-        output.complain(error)
-        sys.exit(error.exit_code)
-    try:
         with launched() as runs:
             if runs:
                 app()
@@ -53,7 +49,7 @@ def _run() -> None:
             raise
         output.give_up(sys.stdout, sys.stderr)  # as Typer and rich do, but they end with 1, as if something had failed
         sys.exit(NOBODY_READS)
-    except AutotuneError as error:  # of a rank that serves; the app tells its own
+    except AutotuneError as error:  # of the start, or of a rank that serves; the app tells its own
         output.complain(error)
         sys.exit(error.exit_code)
     except OSError as error:

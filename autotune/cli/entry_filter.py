@@ -30,8 +30,8 @@ class EntryFilter:
     """The workload of the name, where it is known here."""
 
     @classmethod
-    def of(cls, request: Request, device: str | None = None, regime: str | None = None) -> Self:
-        return cls(request.workload.name, request.given, device, regime, request.workload)
+    def of(cls, request: Request, regime: str | None = None) -> Self:
+        return cls(request.workload.name, request.given, regime=regime, workload=request.workload)
 
     def takes(self, key: CacheKey) -> bool:
         """True for a key of this name, with these fields, on this device, in this regime."""

@@ -28,9 +28,6 @@ from autotune.workloads.descriptors import Descriptor
 MORE = "More options"
 """Panel of the options that are not fields of the problem."""
 
-DEFAULT_RANKS = 2
-"""World size under the interpreter if the user gives none."""
-
 
 def one_of(words: Iterable[str]) -> Any:
     """Arguments of an option that takes one of a few words: its metavar, and its completion.
@@ -78,16 +75,10 @@ class Request:
     workload: Workload
     given: Mapping[str, Any]
 
-    @property
-    def size_names(self) -> list[str]:
-        """Dimensions of the problem, without the world size."""
-        fields = self.workload.problem_type.in_order()
-        return [f.name for f in fields if f.metadata["kind"] == "size" and f.name != "world_size"]
-
     def world_size(self, machine: Machine) -> int:
         """The given one, else all GPUs, else two ranks."""
         given: int | None = self.given.get("world_size")
-        return given if given is not None else _ranks(machine)
+        return given if given is not None else session.default_ranks(machine)
 
     def problem(self, machine: Machine) -> Problem:
         """The workload's default problem on the machine, with the user's fields in place of its own."""
@@ -200,7 +191,7 @@ def with_problem_options(
             f"workload {descriptor.name}: field {taken[0]} clashes with an option of the command line; rename it"
         )
     with output.prints_apart():
-        defaults = {} if filter is not None else descriptor.defaults(session.machine, _ranks)
+        defaults = {} if filter is not None else descriptor.defaults(session.machine, session.default_ranks)
     options = [
         inspect.Parameter(
             f.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(f, several, defaults)
@@ -237,11 +228,6 @@ def _in_panel(annotation: Any) -> Any:
     info = copy.copy(info)
     info.rich_help_panel = info.rich_help_panel or MORE
     return Annotated[kind, info]
-
-
-def _ranks(machine: Machine) -> int:
-    """The default world size."""
-    return session.ranks_of(machine) or DEFAULT_RANKS
 
 
 def _annotation(field: dataclasses.Field[Any], several: bool, defaults: Mapping[str, Any]) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.cli import output
 from autotune.errors import MachineTooSmall, NoDatabase
 from autotune.machine import Machine
-from autotune.machine import machine as this_machine
+from autotune.machine import machine as machine  # tests replace it here
 from autotune.problem import Problem
 from autotune.ranks.launch import launch
 from autotune.results.figures import problem_text
@@ -19,7 +19,6 @@ from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.db import Store
-    from autotune.model_runs.ranks import Measurement
     from autotune.ranks.launched import Launched
     from autotune.tuning import Evaluator
     from autotune.tuning.screening import Screen
@@ -37,6 +36,11 @@ LAUNCHED: list[Launched] = []
 def ranks_of(machine: Machine) -> int:
     """The number of ranks that torchrun has started, else of GPUs; 0 under the interpreter."""
     return LAUNCHED[-1].launch.world_size if LAUNCHED else machine.gpus
+
+
+def default_ranks(machine: Machine) -> int:
+    """World size if the user gives none; two under the interpreter."""
+    return ranks_of(machine) or 2
 
 
 @contextmanager
@@ -76,10 +80,6 @@ def machine_to_measure_on() -> Machine:
     return machine()
 
 
-def machine() -> Machine:
-    return this_machine()
-
-
 def open_store(db: str | None, *, create: bool = True) -> Store:
     """Open the database of ``--db``, or the default one; says so if it makes a new one where ``--db`` says."""
     from autotune.db import Store
@@ -115,13 +115,6 @@ def make_screen(workload: Workload, task: Task[Problem]) -> Screen:
     from autotune.tuning.screening import Screen
 
     return Screen(workload, task)
-
-
-def measured_rows(measurement: Measurement, machine: Machine) -> Iterator[Any]:
-    """The forwards of a model as ranks measure them. Tests replace this function."""
-    from autotune.model_runs.ranks import rows_of
-
-    return rows_of(measurement, machine)
 
 
 def check_ranks(world_size: int, machine: Machine) -> None:

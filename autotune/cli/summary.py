@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from functools import partial
 from typing import Any
 
 from autotune import tuning
@@ -78,8 +77,7 @@ def _lines(run: tuning.Result, searched: list[TrialRecord], failed: list[TrialRe
         told += f"; ranks restarted {counted(run.progress.restarts, 'time')}"
     lines = [("trials", f"{told}; study {run.study.id} in {store.place}")]
     if run.entry is not None:
-        told = price(run.entry.key, run.entry.winner, partial(store.entry, provenance=run.entry.provenance))
-        lines += [("price", told)] if told else []
+        lines += [("price", told)] if (told := price(run.entry, store)) else []
     for record in failed:
         config = config_in_order(run.study.key, record.config)
         lines.append(("failed", f"{record.evaluation.outcome}: {record.evaluation.reason} ({config_text(config)})"))

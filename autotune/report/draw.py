@@ -1,6 +1,6 @@
 """The pieces that the charts' options share: colours, axes, legends, intervals.
 
-Names in an option come from databases and users: ``shown`` makes them text in which nothing is hidden.
+Names in an option come from databases and users: ``plain`` makes them text in which nothing is hidden.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.config import Config, Value
+from autotune.config import Config
 from autotune.outcome import Outcome
 from autotune.report.view import Option
 from autotune.results.figures import microseconds, plain
-from autotune.text import visible
+from autotune.results.study import Study
 
 WINNER = "#e8590c"
 """The colour of the winner, in all views."""
@@ -38,19 +38,14 @@ SYMBOLS = {
 """Symbols of the kinds of failure."""
 
 
-def shown(value: Value | str) -> str:
-    """A value or a name as one line of text."""
-    return visible(value) if isinstance(value, str) else plain(value)
-
-
 def cut(text: str, longest: int = 40) -> str:
     """The text, or its beginning where it is longer."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def config_lines(config: Config, names: Sequence[str]) -> str:
+def config_lines(study: Study, config: Config) -> str:
     """A config for a tooltip, one dimension a line."""
-    return "\n".join(f"{shown(name)} = {shown(config[name])}" for name in names if name in config)
+    return "\n".join(f"{plain(name)} = {plain(config[name])}" for name in study.names([config]))
 
 
 def base(**parts: Any) -> Option:
@@ -129,9 +124,9 @@ def line_at(value: float, text: str, *, vertical: bool = False) -> Option:
     place = "start" if vertical else "insideEndTop"  # above a chart whose names begin at the top
     return {
         "xAxis" if vertical else "yAxis": value,
-        "name": f"{shown(text)}: {microseconds(value)}",
+        "name": f"{plain(text)}: {microseconds(value)}",
         "lineStyle": {"color": GREY, "type": "dashed", "width": 1.5},
-        "label": {"formatter": cut(shown(text)), "position": place, "color": GREY, "fontSize": 11},
+        "label": {"formatter": cut(plain(text)), "position": place, "color": GREY, "fontSize": 11},
     }
 
 

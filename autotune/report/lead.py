@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from autotune.results.figures import BEYOND_LIMIT, NOT_TOLD_APART, device_text, latency_text, microseconds
-from autotune.results.library import OPERATIONS, baseline_name
+from autotune.results.figures import NOT_TOLD_APART, device_text, latency_text, microseconds
+from autotune.results.library import OPERATIONS
 from autotune.results.lines import in_words
 from autotune.results.regimes import conclusion, tuned_for
 from autotune.results.study import Study
@@ -33,11 +31,8 @@ def claim(study: Study) -> str:
     if of is None or of.speedup is None or of.ratio is None:
         return ""
     other = "" if of.unbeaten else f" instead of {microseconds(of.speedup.latency.of(of.regime))}"
-    told = f"{microseconds(of.microseconds)}{other} per call"
-    if of.limit is not None:
-        share = f"{100 * of.limit.share:.0f} % of perfect overlap"
-        told += f"; {BEYOND_LIMIT if of.limit.share > 1.005 else share}"
-    return told
+    overlap = f"; {of.limit.text}" if of.limit is not None else ""
+    return f"{microseconds(of.microseconds)}{other} per call{overlap}"
 
 
 def operation(study: Study) -> str:
@@ -64,9 +59,9 @@ def circumstances(study: Study) -> str:
 
 def notes(study: Study) -> list[str]:
     """Caveats, and where the winner is slower than a baseline."""
-    verdicts = study.result.verdicts if study.result is not None else ()
-    told = conclusion([replace(each, baseline=baseline_name(study.key, each.baseline)) for each in verdicts])
-    return [*study.notes, *([told] if told else [])]
+    of = study.result
+    slower = conclusion(of.verdicts, of.way) if of is not None else ""
+    return [*study.notes, *([slower] if slower else [])]
 
 
 def words(study: Study) -> str:

@@ -6,23 +6,18 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from autotune.config import Config
-from autotune.db import Entry, TrialRecord
+from autotune.db import Entry, Store, TrialRecord
 from autotune.errors import InputError
 from autotune.outcome import Latency, Regime, alike
 from autotune.results.figures import Ratio, ratio, relative_error
 from autotune.results.result import Result
 from autotune.text import counted
-
-THRESHOLD = 0.02
-"""Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""
-
-Trials = Callable[[Entry], Sequence[TrialRecord]]
 
 
 class Verdict(StrEnum):
@@ -37,8 +32,8 @@ class Side:
 
     place: str
     entries: tuple[Entry, ...]
-    trials: Trials = field(default=lambda entry: (), compare=False)
-    """An entry's evaluations; none if the collection is a file."""
+    store: Store | None = None
+    """Has the entries' evaluations; None if the collection is a file."""
 
     @property
     def machines(self) -> set[tuple[str, ...]]:
@@ -81,6 +76,7 @@ class Changes:
     a: Side
     b: Side
     threshold: float
+    """Smaller changes count as none: a run's ± does not cover what differs from one run to the next, mostly clocks."""
     changes: tuple[Change, ...]
     new: tuple[Entry, ...]
     missing: tuple[Entry, ...]
@@ -109,7 +105,7 @@ class Changes:
         }
 
 
-def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:
+def compare(a: Side, b: Side, threshold: float) -> Changes:
     """Compare the newest results of each problem. Two sides of one machine each are compared across machines.
 
     Raises InputError if no problem is on both sides.
@@ -122,16 +118,20 @@ def compare(a: Side, b: Side, threshold: float = THRESHOLD) -> Changes:
             f"no problem is on both sides: {a.place} has {_told(a)}, {b.place} has {_told(b)}; machines, world sizes "
             "and regimes must agree too, unless each side is of one machine"
         )
-    changes = [_change(ours[key], theirs[key], b.trials, threshold) for key in common]
+    changes = [_change(ours[key], theirs[key], b.store, threshold) for key in common]
     new = [entry for key, entry in theirs.items() if key not in ours]
     missing = [entry for key, entry in ours.items() if key not in theirs]
     return Changes(a, b, threshold, tuple(changes), tuple(new), tuple(missing))
 
 
-def chosen(entries: Iterable[Entry], conditions: Sequence[tuple[str, str]]) -> list[Entry]:
-    """The entries that meet every ``(name, value)``; see NAMES. Raises InputError for an unknown name or date."""
+def chosen(entries: Iterable[Entry], conditions: Sequence[tuple[str, str]]) -> tuple[Entry, ...]:
+    """The entries that meet every ``(name, value)``; see NAMES. Raises InputError for an unknown name or date.
+
+    The newest first, by the time of tuning, not of an import: so a file and the database that imported it agree.
+    """
     tests = [_test(name.replace("-", "_"), value) for name, value in conditions]
-    return [entry for entry in entries if all(test(entry) for test in tests)]
+    found = (entry for entry in entries if all(test(entry) for test in tests))
+    return tuple(sorted(found, key=lambda entry: entry.finished_at, reverse=True))
 
 
 OF_THE_KEY = ("workload", "device", "arch", "interconnect", "world_size", "regime")
@@ -184,7 +184,7 @@ def _told(side: Side) -> str:
     return counted(len(side.entries), "result") + (f" of {machines}" if machines else "")
 
 
-def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change:
+def _change(then: Entry, now: Entry, store: Store | None, threshold: float) -> Change:
     regime = Regime(now.key.regime)
     latencies = alike(then.winner.latency, now.winner.latency)
     claimed = [each.winner.latency.of(regime) for each in (then, now)]
@@ -197,8 +197,8 @@ def _change(then: Entry, now: Entry, trials: Trials, threshold: float) -> Change
     elif found.value + found.error < 1 and found.value <= 1 / (1 + threshold):
         verdict = Verdict.FASTER
     beside = None
-    if verdict is not Verdict.SAME and then.winner.config != now.winner.config:
-        beside = _beside(then.winner.config, now, trials(now), regime)
+    if store is not None and verdict is not Verdict.SAME and then.winner.config != now.winner.config:
+        beside = _beside(then.winner.config, now, store.trials(now.study_id), regime)
     return Change(then, now, found, verdict, beside, without_overhead)
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from autotune.db import CacheKey
 from autotune.db.ranges import Place, border
-from autotune.results.figures import Ratio
+from autotune.outcome import Latency
+from autotune.results.figures import Ratio, ratio
 from autotune.results.order import problem_type
 from autotune.results.result import Result
 from autotune.results.study import Study, mode_of
@@ -81,22 +82,19 @@ def point(study: Study, size: int) -> Point:
     report = study.result
     assert report is not None
     own = mode_of(report.config)
-    best: dict[str, Any] = {}
-    for config, latency in study.measured.items():
-        mode = mode_of(config)
-        if mode not in best or latency.of(study.regime) < best[mode].of(study.regime):
-            best[mode] = latency
+    best: dict[str, Latency] = {}
+    for config in sorted(study.measured, key=study.microseconds):
+        best.setdefault(mode_of(config), study.measured[config])
     ours = best.pop(own, None)
     if ours is None or not best:
         return Point(size, own, report, "", None)
-    name = min(best, key=lambda mode: best[mode].of(study.regime))
-    value = best[name].of(study.regime) / ours.of(study.regime)
-    return Point(size, own, report, name, Ratio(value, value * math.hypot(best[name].spread, ours.spread)))
+    name, other = next(iter(best.items()))
+    return Point(size, own, report, name, ratio(other, ours, study.regime))
 
 
 def free_sizes(key: CacheKey) -> tuple[str, ...]:
     """The sizes in which a look-up takes a neighbour's config; none where the workload is not known here."""
-    kind = None if key.is_kernel else problem_type(key.workload)
+    kind = problem_type(key)
     return () if kind is None else kind.free
 
 

@@ -165,9 +165,6 @@ def drift_text(drift: float | None) -> str:
     )
 
 
-BEYOND_LIMIT = "faster than the library's slower part alone"
-
-
 def has_rounds(latency: Latency, regime: Regime = DEFAULT_REGIME) -> bool:
     """True if there are rounds enough for an interval, two; else its error is the spread of the iterations."""
     return len(latency.in_rounds(regime)) > 1

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
-from autotune.db import TrialRecord
-from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.search_spaces import Space
 
 FEWEST = 20
@@ -23,7 +21,7 @@ class Reached:
     value: Value
     best: float
     relative: float
-    """Latency over the best of all configs that have the dimension; 1 is as good as any of them."""
+    """Latency over the best of all configs that have the dimension: in another mode all might be far from the best."""
     configs: int
     """The number of measured configs with the value."""
 
@@ -37,48 +35,29 @@ class Knob:
 
 
 def knobs_of(
-    searched: Sequence[TrialRecord], space: Space | None, regime: Regime = DEFAULT_REGIME
+    measured: Mapping[Config, float], varied: Mapping[str, Mapping[Value, list[float]]], space: Space | None
 ) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-    """The dimensions that took more than one value, and Optuna's warnings as notes.
-
-    Without a space, dimensions keep the order of the configs and have no importance.
+    """The dimensions that ``varied``, with the latencies of each value, and Optuna's warnings as notes; without a space
+    there is no importance.
     """
-    measured: dict[Config, float] = {}
-    for record in searched:
-        if record.evaluation.latency is not None:
-            measured.setdefault(record.config, record.evaluation.latency.of(regime))
-    importance, notes = _importance(measured, space) if space is not None else ({}, ())
-    names = list(space.dimensions) if space is not None else list(dict.fromkeys(n for c in measured for n in c))
+    importance, notes = _importance(measured, list(varied), space) if space is not None else ({}, ())
     knobs = []
-    for name in names:
-        reached = _reached(name, measured, space)
-        if len(reached) > 1:
-            text = space.dimensions[name].help if space is not None else ""
-            knobs.append(Knob(name, text, reached, importance.get(name)))
+    for name, groups in varied.items():
+        best = min(map(min, groups.values()))
+        reached = (Reached(value, min(group), min(group) / best, len(group)) for value, group in groups.items())
+        text = space.dimensions[name].help if space is not None else ""
+        knobs.append(Knob(name, text, tuple(reached), importance.get(name)))
     return tuple(knobs), notes
 
 
-def _reached(name: str, measured: dict[Config, float], space: Space | None) -> tuple[Reached, ...]:
-    """The best of the configs with each value, in the dimension's own order; relative to the best that have the
-    dimension, for in another mode all might be far from the best of all.
-    """
-    groups: dict[Value, list[float]] = {}
-    for config, median in measured.items():
-        if name in config:
-            groups.setdefault(config[name], []).append(median)
-    best = min((min(group) for group in groups.values()), default=math.nan)
-    order = {value: place for place, value in enumerate(space.dimensions[name].values)} if space is not None else {}
-    values = sorted(groups, key=lambda value: (order.get(value, 0), str(type(value)), value))
-    return tuple(Reached(value, min(groups[value]), min(groups[value]) / best, len(groups[value])) for value in values)
-
-
-def _importance(measured: dict[Config, float], space: Space) -> tuple[dict[str, float], tuple[str, ...]]:
+def _importance(
+    measured: Mapping[Config, float], varied: list[str], space: Space
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """PED-ANOVA over the measured configs, for the dimensions that took several values, summing to 1; it handles
     dimensions that only some modes have.
     """
     if len(measured) < FEWEST:
         return {}, (f"Importance of dimensions needs {FEWEST} measured configs; there are {len(measured)}.",)
-    varied = [name for name in space.dimensions if len({config.get(name) for config in measured} - {None}) > 1]
     if not varied or len(set(measured.values())) == 1:
         return {}, ("Importance of dimensions needs configs that differ, and latencies that do.",)
     import optuna

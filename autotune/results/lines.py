@@ -8,7 +8,6 @@ from typing import NamedTuple
 from autotune.config import Config
 from autotune.outcome import Latency, Regime
 from autotune.results.figures import (
-    BEYOND_LIMIT,
     NOT_TOLD_APART,
     config_text,
     device_text,
@@ -111,9 +110,8 @@ def _limits(of: Result) -> list[str]:
     """The winner's shares of perfect overlap and of the roofline; empty under the interpreter."""
     told = []
     if of.limit is not None:
-        share, hidden = of.limit.share, of.limit.efficiency
-        told.append(BEYOND_LIMIT if share > 1.005 else f"{100 * share:.0f} % of perfect overlap")
-        if hidden is not None:
+        told.append(of.limit.text)
+        if (hidden := of.limit.efficiency) is not None:
             told.append(f"{100 * max(0.0, hidden):.0f} % of the exposed communication hidden")
     if of.roofline is not None and not of.key.is_interpreted:
         share = of.roofline.limit / of.latency.median

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-from autotune.db import CacheKey, Entry, Winner
+from autotune.db import Entry, Store
 from autotune.outcome import Regime
 from autotune.results.library import baseline_name
 from autotune.workloads.descriptors import descriptor_of
 
-EntryOf = Callable[[CacheKey], Entry | None]
 
-
-def price(key: CacheKey, winner: Winner, entry_of: EntryOf) -> str:
+def price(entry: Entry, store: Store) -> str:
     """The winner of an invariant problem over the winners of all its sizes together, in a sentence; over the library at
     each size, where one of them has no winner; of the interpreter's times the sizes alone. Empty for other problems.
     """
+    key, winner = entry.key, entry.winner
     if not key.fields.get("invariant"):
         return ""
     problem, regime = descriptor_of(key.workload).problem_type.from_dict(key.fields), Regime(key.regime)
     sizes = [each.as_varying() for each in problem.sizes()]
-    found = [entry_of(dataclasses.replace(key, problem=each.to_json())) for each in sizes]
+    found = [store.entry(dataclasses.replace(key, problem=each.to_json()), entry.provenance) for each in sizes]
     own = [each.winner.latency.of(regime) for each in found if each is not None]
     ours, rows = winner.latency.of(regime), ", ".join(str(each.batch_rows) for each in reversed(sizes))
     over = f"{problem.one_row} = {rows}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.db import CacheKey, Winner
@@ -69,12 +69,12 @@ def verdicts(winner: Winner) -> tuple[Verdict, ...]:
     return tuple(found)
 
 
-def conclusion(of: Sequence[Verdict]) -> str:
-    """One sentence on where the winner is slower than a baseline; empty where it is nowhere."""
+def conclusion(of: Sequence[Verdict], way: Callable[[str], str]) -> str:
+    """One sentence on where the winner is slower than a baseline, named as its ``way``; empty where it is nowhere."""
     slower = [each for each in of if each.ratio.is_less]
     if not slower:
         return ""
-    told = " and ".join(f"{TITLES[each.regime]} than {each.baseline}" for each in slower)
+    told = " and ".join(f"{TITLES[each.regime]} than {way(each.baseline)}" for each in slower)
     captured = any(is_captured(each.baseline) and each.regime is not Regime.GRAPH for each in slower)
     return f"The winner is slower {told}." + CAPTURE * captured
 

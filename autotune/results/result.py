@@ -20,13 +20,12 @@ from autotune.results.figures import (
     NOT_TOLD_APART,
     Ratio,
     Speedup,
+    asked_text,
+    dashed,
     overlap_efficiency,
-    problem_text,
     ratio,
-    regime_options,
     slowest,
     speedups,
-    title,
 )
 from autotune.results.library import baseline_name, libraries
 from autotune.results.order import config_in_order, fields_in_order, problem_type
@@ -52,6 +51,11 @@ class Limit:
     def share(self) -> float:
         """The slowest part's; 1 is perfect overlap."""
         return self.shares[self.slowest].value
+
+    @property
+    def text(self) -> str:
+        beyond = "faster than the library's slower part alone"
+        return beyond if self.share > 1.005 else f"{100 * self.share:.0f} % of perfect overlap"
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Result:
     @property
     def title(self) -> str:
         """Workload, problem and regime in one line."""
-        return title(self.key.workload, self.problem) + ("" if self.key.is_kernel else regime_options(self.key.regime))
+        return f"{dashed(self.key.workload)}  {asked_text(self.key, self.problem)}"
 
     @cached_property
     def config(self) -> Config:
@@ -207,10 +211,10 @@ class Result:
 
 def short_problem(key: CacheKey) -> str:
     """A problem and its regime in one line, without fields that have their default."""
-    kind = None if key.is_kernel else problem_type(key.workload)
+    kind = problem_type(key)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)} if kind is not None else {}
     fields = {name: value for name, value in fields_in_order(key).items() if value != defaults.get(name)}
-    return problem_text(fields) + ("" if key.is_kernel else regime_options(key.regime))
+    return asked_text(key, fields)
 
 
 def why_stale(key: CacheKey, provenance: Provenance) -> str:

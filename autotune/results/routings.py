@@ -56,7 +56,7 @@ def _row(key: CacheKey, routing: str, routed: Routed | None, *, tuned_for: bool)
 
 def _others(key: CacheKey) -> list[str]:
     """The names of all other routings; nothing where the workload is not installed, or has other fields today."""
-    kind = problem_type(key.workload)
+    kind = problem_type(key)
     try:
         return [] if kind is None else list(kind.from_dict(key.fields).other_routings())
     except InputError:

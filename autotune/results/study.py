@@ -6,10 +6,10 @@ import dataclasses
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from autotune import schema
@@ -145,26 +145,24 @@ class Study:
         failed = disqualified(self.trials)
         return min((each for each in self.measured if each not in failed), key=self.microseconds, default=None)
 
-    @cached_property
-    def ranked(self) -> tuple[Ranked, ...]:
-        """The measured configs, the fastest first."""
-        failed, final = disqualified(self.trials), in_finals(self.trials)
-        sources = {trial.config: trial.source for trial in reversed(self.searched) if trial.evaluation.latency}
-        return tuple(
-            Ranked(each, self.measured[each], None if each in failed else final.get(each), sources[each])
-            for each in sorted(self.measured, key=self.microseconds)
-        )
-
     @property
     def best(self) -> tuple[Ranked, ...]:
-        failed = disqualified(self.trials)
-        return tuple(each for each in self.ranked if each.config not in failed)[:BEST]
+        return self._ranked(failed=False)[:BEST]
 
     @property
     def disqualified(self) -> tuple[Ranked, ...]:
         """Configs that failed later, in the finals or their proof; latencies are those of the search."""
-        failed = disqualified(self.trials)
-        return tuple(each for each in self.ranked if each.config in failed)
+        return self._ranked(failed=True)
+
+    def _ranked(self, *, failed: bool) -> tuple[Ranked, ...]:
+        """The measured configs that failed later, or the others; the fastest first."""
+        out, final = disqualified(self.trials), in_finals(self.trials)
+        sources = {trial.config: trial.source for trial in reversed(self.searched) if trial.evaluation.latency}
+        return tuple(
+            Ranked(each, self.measured[each], None if failed else final.get(each), sources[each])
+            for each in sorted(self.measured, key=self.microseconds)
+            if (each in out) is failed
+        )
 
     @cached_property
     def endings(self) -> tuple[Ending, ...]:
@@ -182,7 +180,8 @@ class Study:
 
     @cached_property
     def _knobs(self) -> tuple[tuple[Knob, ...], tuple[str, ...]]:
-        return knobs_of(self.searched, self.space, self.regime)
+        measured = {config: self.microseconds(config) for config in self.measured}
+        return knobs_of(measured, {name: self.by_value(name, measured) for name in self.varied(measured)}, self.space)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -242,25 +241,31 @@ class Study:
         """The measured configs of a mode with their latencies; an empty mode is that of kernels without."""
         return {config: self.microseconds(config) for config in self.measured if mode_of(config) == mode}
 
-    def names(self, configs: Sequence[Config]) -> list[str]:
-        """The dimensions of some configs, in the space's order where that is known, ``mode`` first."""
-        known = list(self.space.dimensions) if self.space is not None else []
+    def names(self, configs: Collection[Config]) -> list[str]:
+        """The dimensions of some configs, in the space's order, or else ``mode`` first."""
         found = dict.fromkeys(name for config in configs for name in config)
-        rest = sorted((name for name in found if name not in known), key=lambda name: name != "mode")
-        return [name for name in known if name in found] + rest
+        if self.space is not None:
+            return [name for name in self.space.dimensions if name in found]
+        return sorted(found, key=lambda name: name != "mode")
 
-    def values(self, name: str, configs: Sequence[Config]) -> list[Value]:
-        """The values that some configs have for a dimension, in the dimension's order where that is known."""
-        found = list(dict.fromkeys(config[name] for config in configs if name in config))
-        if self.space is not None and name in self.space.dimensions:
-            order: dict[Value, int] = {value: i for i, value in enumerate(self.space.dimensions[name].values)}
-            return sorted(found, key=lambda value: (order.get(value, len(order)), str(value)))
+    def values(self, name: str, configs: Collection[Config]) -> list[Value]:
+        """The values that some configs have for a dimension, in its order in the space, or else numbers first."""
+        found = {config[name] for config in configs if name in config}
+        if self.space is not None:
+            return [value for value in self.space.dimensions[name].values if value in found]
         return sorted(found, key=lambda value: (isinstance(value, str), value if not isinstance(value, str) else 0,
                                                 str(value)))  # fmt: skip
 
-    def varied(self, configs: Sequence[Config]) -> list[str]:
+    def varied(self, configs: Collection[Config]) -> list[str]:
         """The dimensions that take more than one value among some configs."""
         return [name for name in self.names(configs) if len(self.values(name, configs)) > 1]
+
+    def by_value(self, name: str, configs: Mapping[Config, float]) -> dict[Value, list[float]]:
+        """Latencies of some configs by their value of a dimension."""
+        return {
+            value: [taken for config, taken in configs.items() if config.get(name) == value]
+            for value in self.values(name, configs)
+        }
 
     @cached_property
     def modes(self) -> list[str]:
@@ -317,7 +322,7 @@ def finished(store: Store, entry: Entry, workload: Workload | None = None) -> St
         notes.append("The search space has changed since; dimensions are shown without importance.")
     if not entry.key.is_interpreted and (told := drift_text(drift(study.trials))):
         notes.append(told)
-    if told := price(entry.key, entry.winner, partial(store.entry, provenance=entry.provenance)):
+    if told := price(entry, store):
         notes.append(f"The same bits at all sizes: {told}.")
     if workload is not None and workload.space.holds(entry.winner.config):
         unlike = workload.unlike_measured(entry.winner.config, study.regime)

@@ -145,13 +145,6 @@ def test_thresholds_are_of_the_size_in_which_look_ups_take_neighbours(study: Stu
     assert sorted((each["problem"]["n"], len(each["measured"])) for each in maps) == [(1024, 2), (4096, 1), (16384, 1)]
 
 
-@pytest.fixture
-def studies(study: Study) -> list[Study]:
-    """Two families: three sizes, of which one is a tie, and two sizes, of which pull wins one."""
-    first = [of_size(study, 64, pull=99.5), of_size(study, 256), of_size(study, 4096)]
-    return [*first, of_size(study, 64, k=1024), of_size(study, 4096, k=1024, push=100.0, pull=60.0)]
-
-
 def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_failed: Study) -> None:
     assert gaps.view([of_size(study, 64), of_size(study, 64, dtype="fp16"), only_failed], []) is None
     here = [of_size(study, 64), of_size(study, 256)]
@@ -159,8 +152,9 @@ def test_problems_of_one_size_and_two_machines_lack_nothing(study: Study, only_f
     assert gaps.view([*here, *there], []) is None
 
 
-def test_missing_sizes_come_with_their_command(studies: list[Study]) -> None:
-    view = gaps.view(studies, [])
+def test_missing_sizes_come_with_their_command(study: Study) -> None:
+    sizes = [*((m, study.problem["k"]) for m in (64, 256, 4096)), (64, 1024), (4096, 1024)]
+    view = gaps.view([of_size(study, m, k=k) for m, k in sizes], [])
     [missing] = [table for table in view.tables if table.header[1] == "missing"]
     [(workload, what, command)] = missing.rows
     assert (workload, what) == ("all-gather-gemm", "m=256 of k=1024")

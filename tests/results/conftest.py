@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fakes import EIGHT_GPUS, FakeGang, tune_over
@@ -30,15 +29,7 @@ def tuned(store: Store) -> Callable[..., Entry]:
 
 
 @pytest.fixture(scope="session")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store's file with one study on eight GPUs; the same for all tests."""
-    file = tmp_path_factory.mktemp("report") / "cache.db"
-    with Store.open(file) as opened:
-        tune_into(opened)
-    return file
-
-
-@pytest.fixture(scope="session")
-def report(studied: Path) -> Study:
-    with Store.open(studied) as opened:
-        return finished(opened, opened.entries()[0], workload("all_gather_gemm"))
+def report(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A study on eight GPUs; the same for all tests."""
+    with Store.open(tmp_path_factory.mktemp("report") / "cache.db") as opened:
+        return finished(opened, tune_into(opened), workload("all_gather_gemm"))

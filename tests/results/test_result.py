@@ -135,10 +135,10 @@ def test_each_regime_has_its_own_fastest_baseline() -> None:
 
 def test_only_a_graph_that_eager_callers_do_not_get_is_explained() -> None:
     def concluded(**regimes: float) -> str:
-        return conclusion(verdicts(Winner(Config({"mode": "push"}), latency_of(100.0, **regimes), BASELINES)))  # type: ignore[arg-type]
+        return conclusion(verdicts(Winner(Config({"mode": "push"}), latency_of(100.0, **regimes), BASELINES)), str)  # type: ignore[arg-type]
 
     assert concluded(host=50.0, isolated=150.0).endswith(CAPTURE)
-    assert CAPTURE not in concluded() and conclusion(()) == ""
+    assert CAPTURE not in concluded() and conclusion((), str) == ""
 
 
 def test_callers_who_do_not_capture_do_not_get_a_captured_baseline() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from autotune.cli import output, session
 from autotune.cli.options import Json, Output
-from autotune.db import Entry, TrialRecord
+from autotune.db import Entry
 from autotune.errors import InputError
 from autotune.files import is_database, text_of
 from autotune.settings import default_database_url
@@ -70,18 +69,9 @@ def _side(place: str, conditions: list[str], stack: ExitStack) -> Side:
 
     pairs = [_pair(each) for each in conditions]
     if "://" not in place and not is_database(Path(place)):
-        return Side(place, _newest_first(chosen(_exported(place), pairs)))
+        return Side(place, chosen(_exported(place), pairs))
     store = stack.enter_context(session.open_store(place, create=False))
-
-    def trials(entry: Entry) -> list[TrialRecord]:
-        return store.trials(entry.study_id)
-
-    return Side(store.place, _newest_first(chosen(store.history(), pairs)), trials)
-
-
-def _newest_first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Sort by the time of tuning, not of an import, so that a file and the database that imported it agree."""
-    return tuple(sorted(entries, key=lambda entry: entry.finished_at, reverse=True))
+    return Side(store.place, chosen(store.history(), pairs), store)
 
 
 def _exported(place: str) -> list[Entry]:

@@ -16,9 +16,12 @@ import typer
 
 from autotune.cli import output
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import completing
+from autotune.cli.options import Request, completing
 from autotune.errors import InputError, UnknownWorkload
+from autotune.machine import INTERPRETED
+from autotune.settings import user_data_folder
 from autotune.task import Task
+from autotune.workloads import installed_workload
 
 if TYPE_CHECKING:
     from autotune.recordings.recording import Recording
@@ -75,14 +78,11 @@ def demo(table: Table = DEFAULT, trials: Trials = 120, seed: Seed = 0, open: Ope
 def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: int) -> tuple[Result, Path]:
     """Run the loop and print its result; also the database. What it imports takes seconds."""
     from autotune.cli import summary
-    from autotune.cli.options import Request
     from autotune.cli.watch import watching
     from autotune.db import Store
-    from autotune.machine import INTERPRETED
     from autotune.recordings.replay import Replay
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.screening import Screen
-    from autotune.workloads import installed_workload
 
     effort, budget = limits_of(recorded.machine, None, trials, None, seed)
     try:
@@ -111,8 +111,6 @@ def _replayed(recorded: Recording, table: str, where: str, trials: int, seed: in
 
 def _folder() -> Path:
     """The folder of demos' databases; a new temporary one where the user's data folder cannot be written."""
-    from autotune.settings import user_data_folder
-
     usual = user_data_folder() / "demo"
     try:
         usual.mkdir(parents=True, exist_ok=True)

@@ -73,8 +73,7 @@ class Row:
         of = self.result
         if of is None:
             return [sizes, "no config passed", "", "", "", ""]
-        told = self.before is not None and not of.key.is_interpreted
-        before = f"{self.before.value:.2f} times" if self.before is not None and told else ""
+        before = f"{self.before.value:.2f} times" if self.before and not of.key.is_interpreted else ""
         limit = f"{100 * of.limit.share:.0f} %" if of.limit is not None else ""
         return [sizes, microseconds(of.microseconds), of.speedup_text, limit, of.mode, before]
 

@@ -50,13 +50,12 @@ def list_entries(of: Words = None, db: Database = None, json: Json = False) -> N
         output.data_json([*unfinished, *({**Result.of(entry).to_dict(), "finished": True} for entry in entries)])
     elif begun or entries:
         keys = [*(study.key for study, _ in begun), *(entry.key for entry in entries)]
-        stale = [why_stale(entry.key, entry.provenance) for entry in entries]
         alike = Counter(entry.key for entry in entries)
         going_on = [study for study, _ in begun if not why_stale(study.key, study.provenance)]
-        rows = [cells(entry, why, told=alike[entry.key] > 1) for entry, why in zip(entries, stale, strict=True)]
+        rows = [cells(entry, told=alike[entry.key] > 1) for entry in entries]
         first = [_begun_cells(study, trials, study in going_on) for study, trials in begun]
         output.data(table(keys, [*first, *rows]))
-        for why, count in Counter(filter(None, stale)).most_common():
+        for why, count in Counter(filter(None, (Result.of(entry).stale for entry in entries))).most_common():
             output.say(f"stale, and not served: {count} of {len(entries)}: {why}")
         kernels = [entry for entry in entries if entry.key.is_kernel and alike[entry.key] > 1]
         if kernels:
@@ -107,15 +106,15 @@ def table(keys: Sequence[CacheKey], rows: Sequence[Cells]) -> str:
     return "\n\n".join(f"{title}\n{output.columns(Table(HEADER, cells))}" for title, cells in parts.items())
 
 
-def cells(entry: Entry, stale: str, *, told: bool) -> Cells:
-    """``stale``: why it is not served, if it is not; ``told``: its study, of several of the same key."""
+def cells(entry: Entry, *, told: bool) -> Cells:
+    """``told``: its study, of several of the same key."""
     of = Result.of(entry)
     return (
         short_problem(entry.key) + f" (study {entry.study_id})" * told,
         microseconds(of.microseconds),
         of.speedup_text,
         of.mode,
-        f"{entry.finished_at:%Y-%m-%d}" + (", stale" if stale else ""),
+        f"{entry.finished_at:%Y-%m-%d}" + (", stale" if of.stale else ""),
     )
 
 

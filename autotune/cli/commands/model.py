@@ -19,7 +19,7 @@ from autotune.cli.commands.model_predicted import PredictedModel, machine_named
 from autotune.cli.commands.model_table import ModelResult
 from autotune.cli.commands.tune import Effort, Force, Seconds, Trials, say_where
 from autotune.cli.interrupts import exit_code
-from autotune.cli.options import DEFAULT_RANKS, Database, Json, Output, RegimeName, database_option, one_of, refuse
+from autotune.cli.options import Database, Json, Output, RegimeName, database_option, one_of, refuse
 from autotune.dtypes import COMBINATIONS, FP8, SCALES
 from autotune.errors import InputError
 from autotune.machine import HOSTS, Machine
@@ -163,7 +163,7 @@ class ModelPlan:
         if sharded != NEVER and not re.fullmatch(r"\d{1,18}", sharded):
             raise InputError(f"--sequence-parallel-from {sharded}: write a number of tokens, or {NEVER}")
         return found, Plan(
-            ranks=self.tp if self.tp is not None else session.ranks_of(machine) or DEFAULT_RANKS,
+            ranks=self.tp if self.tp is not None else session.default_ranks(machine),
             dtype=element,
             scales=self.scales or ("row" if element in FP8 else "none"),
             sequence_parallel_from=None if sharded == NEVER else int(sharded),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli import output, session
+from autotune.cli import output
 from autotune.cli.commands.model_table import ModelResult
 from autotune.results.figures import Ratio, instead_text
 from autotune.text import counted
@@ -26,9 +26,11 @@ class MeasuredModel:
 
     def measure(self) -> None:
         """Raises WrongResult where outputs differ, GangError where a rank fails."""
+        from autotune.model_runs.ranks import rows_of
+
         layers = counted(self.run.model.layers, "layer")
         output.say(f"measuring {layers}: plain tensor parallelism and ours, compiled")
-        for row in session.measured_rows(self.run, self.result.machine):
+        for row in rows_of(self.run, self.result.machine):
             self._rows[row["tokens"]] = row
             output.say(f"measured {counted(row['tokens'], 'token')}")
 

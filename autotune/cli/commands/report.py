@@ -94,7 +94,7 @@ def read(wanted: EntryFilter, db: str | None, *, or_unfinished: bool) -> tuple[l
 
 def write_pages(
     studies: Sequence[Study], running: Sequence[StudyRecord], target: Path | None, beside: Sequence[Study], *,
-    open: bool, all: bool = False,
+    open: bool, all: bool,
 ) -> None:  # fmt: skip
     """A page, with its range among studies ``beside``, or a folder of pages with an index."""
     from autotune.report.page import to_html

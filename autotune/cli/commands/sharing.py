@@ -21,7 +21,6 @@ from autotune.outcome import Regime, regime_of
 from autotune.results.figures import dashed, microseconds, problem_text
 from autotune.results.result import Result
 from autotune.text import Table, counted, did_you_mean
-from autotune.workloads import Workload
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -130,16 +129,13 @@ def _thresholds(store: Store, entries: Sequence[Entry], wanted: EntryFilter) -> 
     from autotune.results.order import known_workload
     from autotune.results.study import finished
 
-    def workload_of(key: CacheKey) -> Workload | None:
-        return wanted.workload or (None if key.is_kernel else known_workload(key.workload))
-
     sized = [each for each in entries if sizes_of(each.key.fields)]
     without = ", ".join(sorted({dashed(each.key.workload) for each in entries if not sizes_of(each.key.fields)}))
     if not sized:
         raise InputError(f"{without}: no field is a size, an integer, by which the mode could change; export as json")
     if without:
         output.say(f"left out, for want of a size by which the mode could change: {without}")
-    return thresholds(finished(store, each, workload_of(each.key)) for each in sized)
+    return thresholds(finished(store, each, wanted.workload or known_workload(each.key)) for each in sized)
 
 
 def _to_optuna(store: Store, entries: Sequence[Entry], file: Path | None) -> None:

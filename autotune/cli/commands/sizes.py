@@ -30,9 +30,9 @@ class Sizes:
         With ``verify`` sizes between are verified: of a range few are searched, and the others are verified, as is one
         off the grid of tiles in each gap, of lists too.
         """
-        lists = {
-            name: parse_sizes(request.given[name], f"--{name}") for name in request.size_names if name in request.given
-        }
+        sizes = [f.name for f in request.workload.problem_type.in_order() if f.metadata["kind"] == "size"]
+        names = [name for name in sizes if name in request.given and name != "world_size"]
+        lists = {name: parse_sizes(request.given[name], f"--{name}") for name in names}
         count = math.prod(len(values) for values in lists.values())
         if count > MOST_PROBLEMS:
             raise InputError(f"{count} problems; one grid tunes at most {MOST_PROBLEMS}")

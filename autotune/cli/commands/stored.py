@@ -17,7 +17,7 @@ from autotune.db import Entry
 from autotune.errors import InputError, NoDatabase
 from autotune.results.figures import dashed
 from autotune.results.lines import entry_facts
-from autotune.results.result import Result, why_stale
+from autotune.results.result import Result
 from autotune.text import did_you_mean
 from autotune.workloads import Workload, names
 
@@ -86,7 +86,7 @@ def present(
         return
     if form is not None:
         raise InputError(f"--as {form}: {len(entries)} entries match; name one by --study")
-    rows = [listing.cells(entry, why_stale(entry.key, entry.provenance), told=True) for entry in entries]
+    rows = [listing.cells(entry, told=True) for entry in entries]
     output.data(listing.table([entry.key for entry in entries], rows))
     one = f"tune show {name} --study {entries[0].study_id}{database_option(db)}"
     output.next_step(one, "one of them in full")

@@ -20,6 +20,7 @@ from autotune.problem import Problem
 from autotune.results.figures import config_text, dashed, device_text, problem_text, regime_options, resource_text
 from autotune.settings import default_database_url
 from autotune.task import Task
+from autotune.workloads import provenance_of
 
 if TYPE_CHECKING:
     from autotune.db import Store
@@ -97,8 +98,6 @@ def _write_trace(found: Taxes, file: Path) -> None:
 
 def _entry(request: Request, task: Task[Problem], regime: Regime, store: Store, db: str | None) -> Entry:
     """The problem's entry of today's kernels. Raises AutotuneError where it has to be tuned first."""
-    from autotune.workloads import provenance_of
-
     key, today = CacheKey.of(task, regime), provenance_of(request.workload)
     entry = store.entry(key, today)
     if entry is not None:

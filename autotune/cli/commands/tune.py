@@ -1,10 +1,11 @@
 """``tune WORKLOAD``, ``tune run FILE:CLASS``: the main job.
 
-Checks the request, runs the loop under a live view, prints the result.
+Checks the request, runs the loop under a live view, prints the result. With --config, measures that config alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import closing
 from typing import Annotated
 
@@ -13,10 +14,13 @@ import typer
 from autotune.cli import output, session
 from autotune.cli.interrupts import exit_code
 from autotune.cli.options import Database, Json, RegimeName, Request, one_of, refuse
+from autotune.config import Config
 from autotune.machine import Machine
-from autotune.outcome import DEFAULT_REGIME, regime_of
+from autotune.outcome import DEFAULT_REGIME, Regime, regime_of
 from autotune.problem import Problem
+from autotune.results.figures import config_text, latency_text, microseconds
 from autotune.task import Task
+from autotune.workloads import Workload
 
 Seconds = Annotated[
     str | None,
@@ -58,7 +62,6 @@ def tune_workload(
 ) -> None:  # fmt: skip
     """A problem that is already tuned is answered from the cache; the same command continues an interrupted run."""
     from autotune.cli import summary
-    from autotune.cli.commands.evaluate import evaluate
     from autotune.cli.watch import watching
     from autotune.tuning import EFFORTS, limits_of, tune
     from autotune.tuning.live import live_storage
@@ -75,7 +78,7 @@ def tune_workload(
     written = None if config is None else workload.written(config, task)
     say_where(task)
     if written is not None:
-        evaluate(workload, task, written, effort=EFFORTS[chosen], seed=seed, json=json)
+        _evaluate(workload, task, written, iterations=EFFORTS[chosen].iterations, seed=seed, json=json)
         return
     with session.open_store(db) as store:
         with (
@@ -91,6 +94,38 @@ def tune_workload(
     if result.interrupted:
         raise typer.Exit(exit_code())
     if result.entry is None:
+        raise typer.Exit(1)
+
+
+def _evaluate(
+    workload: Workload, task: Task[Problem], config: Config, *, iterations: int, seed: int, json: bool
+) -> None:
+    """Check and measure one config and print its outcome; exit with 1 unless it was measured."""
+    from autotune.ranks.evaluation import MeasurePlan, warm_from
+    from autotune.tuning.finals import ISOLATED_CALLS
+
+    with closing(session.make_gang(workload, task)) as gang:
+        output.say("starting the ranks")
+        gang.start()
+        warm = warm_from(task.machine)
+        plan = MeasurePlan(screen=iterations, iterations=iterations, isolated=ISOLATED_CALLS, warm_from=warm)
+        evaluation = gang.evaluate(config, seed, plan)
+    latency = evaluation.latency
+    if json:
+        output.data_json({"config": dict(config), "problem": task.problem.as_dict(), **dataclasses.asdict(evaluation)})
+    else:
+        lines = [("config", config_text(config)), ("outcome", evaluation.outcome.value)]
+        if latency is not None:
+            lines.append(("latency", f"{latency_text(latency, Regime.GRAPH)}, skew {microseconds(latency.skew)}"))
+            if latency.host is not None:
+                lines.append(("host", f"{microseconds(latency.host)} to enqueue a call"))
+            if latency.isolated is not None:
+                lines.append(("isolated", f"{microseconds(latency.isolated)}, one bound call on an idle GPU"))
+            lines.append(("error", f"{evaluation.error:.1e} of the reference's norm"))
+        if evaluation.reason:
+            lines.append(("reason", evaluation.reason))
+        output.data(output.named(lines))
+    if latency is None:
         raise typer.Exit(1)
 
 

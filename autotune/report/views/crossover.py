@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from autotune.report import draw
-from autotune.report.draw import GREY, shown
+from autotune.report.draw import GREY
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.crossover import NEAREST, Point, Range, claim, families, free_sizes, point, ranges
-from autotune.results.figures import Ratio, device_text, latency_text, problem_text
+from autotune.results.figures import Ratio, device_text, latency_text, plain, problem_text
 from autotune.results.library import baseline_name, mode_name
 from autotune.results.order import known_workload
 from autotune.results.regimes import tuned_for
@@ -33,12 +33,12 @@ def _view(place: str, name: str, members: Sequence[tuple[int, Study]], here: Stu
     told = [f"{problem_text(rest)} on {device_text(first.key)}, for {tuned_for(first.key)}"] if here is None else []
     told += filter(None, [claimed(name, points), borders(name, points)])
     modes = ", ".join(f"{each.size}: {each.mode}" for each in points)
-    label = f"Speedup and mode by {shown(name)}: {modes}."
+    label = f"Speedup and mode by {plain(name)}: {modes}."
     known = [each for each in points if each.result.ratio is not None]
     charts = [Chart(place, label, options(name, points, here), 320)] if known else []
     text = ". ".join(told) + ". " + "A hollow point: the next mode is within the noise." * any(p.tied for p in points)
     what = "speedup and winner" if charts else "the winner"
-    title = f"{f'{first.title}: {what}' if here is None else what.capitalize()} over {shown(name)}"
+    title = f"{f'{first.title}: {what}' if here is None else what.capitalize()} over {plain(name)}"
     tables = [table(name, points)]
     if first.key.is_kernel or name in free_sizes(first.key):
         tables.append(served(name, points))
@@ -56,15 +56,14 @@ def borders(name: str, points: Sequence[Point]) -> str:
     """``Fastest: push up to m=181, then pull``, with the borders of look-ups; empty where one mode wins everywhere."""
     served = [each for each in ranges(points) if each.source != NEAREST]
     modes = [mode_name(points[0].result.key, each.mode) for each in served]
-    told = [f"{mode} up to {shown(name)}={each.last}" for mode, each in zip(modes, served[:-1], strict=False)]
+    told = [f"{mode} up to {plain(name)}={each.last}" for mode, each in zip(modes, served[:-1], strict=False)]
     return f"Fastest: {', then '.join([*told, modes[-1]])}" if told else ""
 
 
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
     """A colour for each mode that won, the same for all problems of a workload if its space is known."""
     won = list(dict.fromkeys(point.mode for point in points))
-    key = points[0].result.key
-    workload = None if key.is_kernel else known_workload(key.workload)
+    workload = known_workload(points[0].result.key)
     modes = [*workload.space.modes, *won] if workload is not None else won
     colours = draw.mode_colours(list(dict.fromkeys(modes)))
     return {mode: colours[mode] for mode in dict.fromkeys(modes) if mode in won}
@@ -98,7 +97,7 @@ def options(name: str, points: Sequence[Point], here: Study | None = None) -> Op
         grid={"left": 8, "right": 24, "top": 44, "bottom": 36},
         legend=draw.legend(data=[mode_name(key, mode) for mode in colours], selectedMode=False),
         xAxis={"type": "log" if points[0].size > 0 else "value", "logBase": 2, "min": points[0].size,
-               "max": points[-1].size, "name": shown(name), "nameLocation": "middle", "nameGap": 24,
+               "max": points[-1].size, "name": plain(name), "nameLocation": "middle", "nameGap": 24,
                "axisLabel": {"hideOverlap": True, "formatter": "{value}"}},
         yAxis={"type": "value", "min": math.floor(20 * least) / 20, "splitNumber": 4,
                "axisLabel": {"formatter": "{value}×"}},
@@ -108,7 +107,7 @@ def options(name: str, points: Sequence[Point], here: Study | None = None) -> Op
 
 def _drawn(name: str, of: Point, ratio: Ratio, colour: str, here: Study | None) -> Option:
     """A point, hollow where the next mode is within the noise, larger where it is the page's own."""
-    told = f"{shown(name)} {of.size}: {mode_name(of.result.key, of.mode)}, {ratio.text}\n{margin_text(of)}"
+    told = f"{plain(name)} {of.size}: {mode_name(of.result.key, of.mode)}, {ratio.text}\n{margin_text(of)}"
     style = {"color": "transparent" if of.tied else colour, "borderColor": colour, "borderWidth": 2}
     size = 18 if here is not None and of.result.key == here.key else 11
     return {"value": [of.size, round(ratio.value, 4)], "name": told, "itemStyle": style, "symbolSize": size}
@@ -156,4 +155,4 @@ def margin_text(of: Point) -> str:
     if of.margin is None:
         return "no other mode measured"
     tie = ", a tie" if of.tied else ""
-    return f"{shown(of.next_mode)} takes {of.margin.value:.2f} ± {of.margin.error:.2f} times as long{tie}"
+    return f"{plain(of.next_mode)} takes {of.margin.value:.2f} ± {of.margin.error:.2f} times as long{tie}"

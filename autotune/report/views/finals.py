@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from autotune.config import Config
 from autotune.outcome import Latency
 from autotune.report import draw
-from autotune.report.draw import GREY, WINNER, shown
+from autotune.report.draw import GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import Ratio, change_text, latency_text, microseconds, ratio
+from autotune.results.figures import Ratio, change_text, latency_text, microseconds, plain, ratio
 from autotune.results.library import baseline_name
 from autotune.results.result import Result
 from autotune.results.study import Study
@@ -81,7 +81,7 @@ def options(study: Study, found: list[Finalist]) -> Option:
     for each in found:
         won = each.config == study.winner
         style: Option = {"width": 3 if won else 1.2, "type": "dashed" if each.config in baselines else "solid"}
-        told = draw.config_lines(each.config, study.names([each.config]))
+        told = draw.config_lines(study, each.config)
         data = [
             {"value": round(min(latency.of(study.regime), ends["max"]), 3),
              "name": f"{each.name}, round {number}\n{microseconds(latency.of(study.regime))}\n{told}"}
@@ -104,7 +104,7 @@ def table(report: Result, found: list[Finalist]) -> Table:
     rows = []
     for each in found:
         config = change_text(each.config, report.config)
-        if each.failed or not each.rounds:
+        if each.failed:
             rows.append([each.name, "", "", f"out: {each.failed}", config])
             continue
         own = each.config == report.config
@@ -130,7 +130,7 @@ def verdict(report: Result, finalist: Finalist) -> str:
 
 def conclusion(report: Result, found: list[Finalist]) -> str:
     """The number of finalists that the winner beat, and the names of the others; empty where there were none."""
-    others = [each for each in found if each.config != report.config and not each.failed and each.rounds]
+    others = [each for each in found if each.config != report.config and not each.failed]
     if not others:
         return ""
     slower = [each for each in others if verdict(report, each) == "slower"]
@@ -145,7 +145,7 @@ def _baselines(study: Study) -> set[Config]:
 
 def _name(study: Study, config: Config, counts: dict[str, int]) -> str:
     """Its mode with a number: ``push 2``; of a baseline what it calls."""
-    mode = shown(config.get("mode", "config"))
+    mode = plain(config.get("mode", "config"))
     if config in _baselines(study):
         name = baseline_name(study.key, " ".join(str(config[each]) for each in ("mode", "launch") if each in config))
         return name if config != study.winner else f"winner: {name}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from autotune.outcome import Latency, Regime
 from autotune.report import draw
-from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.draw import COLOURS, GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import Ratio, has_rounds, latency_text, microseconds, ratio, relative_error, resource_text
+from autotune.results.figures import has_rounds, latency_text, microseconds, plain, ratio, relative_error, resource_text
 from autotune.results.library import GRAPH, baseline_name, libraries
 from autotune.results.regimes import overhead_text, title_of
 from autotune.results.result import Limit, Result
@@ -92,7 +92,7 @@ def options(report: Result) -> Option:
     colours = {"winner": WINNER, "baseline": COLOURS[0], "part": GREY}
     for place, bar in enumerate(rows):
         regime = Regime.GRAPH if bar.kind == "part" else report.regime
-        value, name = bar.latency.of(regime), f"{shown(bar.name)}\n{latency_text(bar.latency, regime)}"
+        value, name = bar.latency.of(regime), f"{plain(bar.name)}\n{latency_text(bar.latency, regime)}"
         data.append({"value": round(value, 3), "name": name, "itemStyle": {"color": colours[bar.kind]}})
         ends.append((place, *interval(bar.latency, regime), 0, 1, microseconds(value)))
     bar_series: Option = {"type": "bar", "data": data, "itemStyle": {"borderRadius": 2}, "barMaxWidth": 16}
@@ -100,7 +100,7 @@ def options(report: Result) -> Option:
         line = draw.line_at(report.limit.parts[report.limit.slowest].median, "perfect overlap", vertical=True)
         bar_series["markLine"] = draw.mark_lines([line])
     names = [
-        {"value": shown(_short(rows, place)), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
+        {"value": plain(_short(rows, place)), "textStyle": {"fontWeight": "bold" if row.kind == "winner" else "normal"}}
         for place, row in enumerate(rows)
     ]
     return draw.base(
@@ -114,7 +114,7 @@ def options(report: Result) -> Option:
 def bars(report: Result) -> list[Bar]:
     """Winner, baselines, each called eagerly and then as a graph, and the limits: parts alone, and the roofline."""
     mode = report.config.get("mode")
-    name = f"winner: {shown(mode)}" if mode is not None else "winner"
+    name = f"winner: {plain(mode)}" if mode is not None else "winner"
     others = []
     for each in sorted(report.speedups, key=lambda each: each.baseline.rsplit(" ", 1)):
         if each.is_winner:
@@ -149,14 +149,14 @@ def interval(latency: Latency, regime: Regime) -> tuple[float, float]:
 def table(report: Result) -> Table:
     measured = regimes(report)
     limit = report.limit
-    shares = {_part(part): _plain(share) for part, share in limit.shares.items()} if limit is not None else {}
+    shares = {_part(part): share.figures for part, share in limit.shares.items()} if limit is not None else {}
     rows = []
     for bar in bars(report):
         known = [_text(bar, regime) for regime in measured]
         compared = ""
         if bar.kind == "baseline" and not report.key.is_interpreted:
             found = ratio(bar.latency, report.latency, report.regime)
-            compared = f"{_plain(found)} times as fast" if found.is_told else found.text
+            compared = f"{found.figures} times as fast" if found.is_told else found.text
         if bar.kind == "part":
             share = shares.get(bar.name, f"{bar.latency.median / report.latency.median:.2f}")
             compared = f"{share} of its time"
@@ -181,12 +181,7 @@ def roofline(report: Result) -> list[Table]:
 
 def _part(name: str) -> str:
     """``GEMM alone``."""
-    return f"{'GEMM' if name == 'gemm' else shown(name).replace('_', '-')} alone"
-
-
-def _plain(of: Ratio) -> str:
-    """Without the source of its error, which the text above tells."""
-    return str(of).removesuffix(" (by spread)")
+    return f"{'GEMM' if name == 'gemm' else plain(name).replace('_', '-')} alone"
 
 
 def _short(rows: list[Bar], place: int) -> str:

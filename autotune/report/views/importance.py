@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.report import draw
-from autotune.report.draw import COLOURS, shown
+from autotune.report.draw import COLOURS
 from autotune.report.view import Chart, Option, Table, View
 from autotune.results.figures import plain
 from autotune.results.knobs import Knob
@@ -28,7 +28,7 @@ def view(study: Study) -> View | None:
     found, ranked = ends(study), by_importance(study)
     if found is None or not ranked:
         return None
-    label = f"Importance: {', '.join(f'{shown(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
+    label = f"Importance: {', '.join(f'{plain(k.name)} {k.importance:.2f}' for k in ranked[:3])} …"
     option = options(study)
     chart = Chart("importance", label, option, 60 + 24 * len(option["series"][0]["data"]))
     return replace(found, charts=[chart])
@@ -42,7 +42,7 @@ def ends(study: Study) -> View | None:
         values = sorted(knob.reached, key=lambda each: each.relative)
         told = [f"{plain(each.value)}: {each.relative:.2f} ({each.configs})" for each in (values[0], values[-1])]
         importance = ["" if knob.importance is None else f"{knob.importance:.2f}"] if has_importance else []
-        rows.append([shown(knob.name), *importance, *told])
+        rows.append([plain(knob.name), *importance, *told])
     if not rows:
         return None
     header = ["dimension", *(["importance"] if has_importance else []), "best", "worst"]
@@ -60,14 +60,14 @@ def by_importance(study: Study) -> list[Knob]:
 def options(study: Study) -> Option:
     ranked = [knob for knob in by_importance(study) if knob.importance and knob.importance >= LEAST]
     data = [
-        {"value": round(knob.importance or 0.0, 4), "name": f"{shown(knob.name)}: {shown(knob.help)}",
+        {"value": round(knob.importance or 0.0, 4), "name": f"{plain(knob.name)}: {plain(knob.help)}",
          "label": {"formatter": f"{knob.importance:.2f}"}}
         for knob in ranked
     ]  # fmt: skip
     return draw.base(
         grid={"left": 8, "right": 50, "top": 16, "bottom": 16},
         xAxis={"type": "value", "min": 0, "splitNumber": 4},
-        yAxis=draw.names_axis([shown(knob.name) for knob in ranked]),
+        yAxis=draw.names_axis([plain(knob.name) for knob in ranked]),
         series=[{"type": "bar", "data": data, "color": COLOURS[0], "barMaxWidth": 14,
                  "label": {"show": True, "position": "right", "fontSize": 11}}],
     )  # fmt: skip

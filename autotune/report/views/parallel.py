@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
 from autotune.config import Config
 from autotune.report import draw
-from autotune.report.draw import WINNER, shown
+from autotune.report.draw import WINNER
 from autotune.report.view import Chart, Option, View
-from autotune.results.figures import microseconds
+from autotune.results.figures import microseconds, plain
 from autotune.results.library import mode_name
 from autotune.results.study import Study, mode_of
 
@@ -34,9 +33,9 @@ def view(study: Study) -> View | None:
         return None
     charts: list[Chart] = []
     for mode in modes:
-        names = study.varied(list(study.of_mode(mode)))
+        names = study.varied(study.of_mode(mode))
         height = max(420, 90 + 24 * len(names))  # on a phone the axes lie on top of each other
-        label = f"Parallel axes of {', '.join(map(shown, names))} and latency in mode {mode_name(study.key, mode)}."
+        label = f"Parallel axes of {', '.join(map(plain, names))} and latency in mode {mode_name(study.key, mode)}."
         charts.append(
             Chart(f"parallel-{len(charts)}", label, options(study, mode), height, tab=mode_name(study.key, mode))
         )
@@ -50,24 +49,20 @@ def view(study: Study) -> View | None:
 
 def shown_modes(study: Study) -> list[str]:
     """Modes of which enough was measured, the winner's first, then from the fastest on."""
-    best: dict[str, float] = {}
-    for config in study.measured:
-        mode = mode_of(config)
-        best[mode] = min(study.microseconds(config), best.get(mode, math.inf))
+    by_mode = {mode: study.of_mode(mode) for mode in map(mode_of, study.measured)}
     own = mode_of(study.winner) if study.winner is not None else ""
-    enough = [mode for mode in best if len(study.of_mode(mode)) >= FEWEST_LINES]
-    return sorted(enough, key=lambda mode: (mode != own, best[mode]))
+    enough = [mode for mode, configs in by_mode.items() if len(configs) >= FEWEST_LINES]
+    return sorted(enough, key=lambda mode: (mode != own, min(by_mode[mode].values())))
 
 
 def options(study: Study, mode: str) -> Option:
     """Categories in the dimensions' order; where there is no room beside each other, axes lie on top of each other."""
     found = study.of_mode(mode)
-    names, latencies = study.varied(list(found)), list(found.values())
+    names, latencies = study.varied(found), list(found.values())
     high = draw.ceiling(latencies)
     axes = [axis(study, mode, name, place) for place, name in enumerate(names)]
     last = {"dim": len(names), "name": "latency", "type": "value", "max": high, "min": "dataMin", "inverse": True}
     last |= {"axisLabel": {"showMinLabel": False, "showMaxLabel": False, "formatter": "time"}, "nameLocation": "end"}
-    quarter = statistics.quantiles(latencies, n=4)[1] if len(latencies) > 1 else latencies[0]
     best = min(latencies)
     slowest_first = sorted(found, key=study.microseconds, reverse=True)  # the fastest are drawn over them
     return draw.base(
@@ -77,7 +72,7 @@ def options(study: Study, mode: str) -> Option:
             "areaSelectStyle": {"width": 18, "color": WINNER, "opacity": 0.25, "borderColor": WINNER}}},
         parallelAxis=[*axes, last],
         visualMap={"show": False, "seriesIndex": 0, "dimension": len(names), "min": best,
-                   "max": max(quarter, 1.02 * best), "inRange": {"color": list(FAST_TO_SLOW)}},
+                   "max": max(statistics.median(latencies), 1.02 * best), "inRange": {"color": list(FAST_TO_SLOW)}},
         series=[
             {"type": "parallel", "name": "measured", "lineStyle": {"width": 1.2, "opacity": 0.5},
              "inactiveOpacity": 0.03, "activeOpacity": 0.9, "smooth": False,
@@ -99,13 +94,13 @@ def options(study: Study, mode: str) -> Option:
 
 def axis(study: Study, mode: str, name: str, place: int) -> Option:
     """A dimension's axis; names stand above and below in turn, so that long ones do not meet."""
-    data = [shown(value) for value in study.values(name, list(study.of_mode(mode)))]
+    data = [plain(value) for value in study.values(name, study.of_mode(mode))]
     where = "end" if place % 2 == 0 else "start"
-    return {"dim": place, "name": shown(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
+    return {"dim": place, "name": plain(name), "type": "category", "data": data, "nameLocation": where, "nameGap": 14}
 
 
 def line(study: Study, config: Config, names: Sequence[str], high: float) -> Option:
     """A config's values along the axes; what is slower than the last axis goes, ends at its end."""
     value = study.microseconds(config)
-    told = f"{microseconds(value)}\n{draw.config_lines(config, study.names([config]))}"
-    return {"value": [*(shown(config[name]) for name in names), round(min(value, high), 3)], "name": told}
+    told = f"{microseconds(value)}\n{draw.config_lines(study, config)}"
+    return {"value": [*(plain(config[name]) for name in names), round(min(value, high), 3)], "name": told}

@@ -7,15 +7,14 @@ from __future__ import annotations
 from autotune.db import CacheKey
 from autotune.outcome import Regime
 from autotune.report import draw
-from autotune.report.draw import COLOURS, WINNER, shown
+from autotune.report.draw import COLOURS, WINNER
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.headline import interval
-from autotune.results.figures import latency_text
+from autotune.results.figures import latency_text, microseconds, plain
 from autotune.results.library import baseline_name
 from autotune.results.result import Result
 from autotune.results.routings import NOT_TIMED, UnderRouting, inputs_named
 from autotune.results.study import Study
-from autotune.text import microseconds
 
 EXPLAINED = {
     "routings": "Winner and its fastest baseline, checked and measured in turns, with tokens of other routings than "
@@ -68,7 +67,7 @@ def options(report: Result) -> Option:
         latencies = [row.latency if slot == 0 else row.other for row in report.routings]
         drawn = [(place, each, each.of(report.regime)) for place, each in enumerate(latencies) if each is not None]
         values = {place: round(value, 3) for place, _, value in drawn}
-        bars = [{"value": values.get(place), "name": shown(f"{row.routing}, {name}")}
+        bars = [{"value": values.get(place), "name": plain(f"{row.routing}, {name}")}
                 for place, row in enumerate(report.routings)]  # fmt: skip
         series.append({"type": "bar", "name": name, "data": bars, "itemStyle": {"color": colour, "borderRadius": 2},
                        "barMaxWidth": 16, "barGap": "15%", "barCategoryGap": "30%"})  # fmt: skip
@@ -84,6 +83,6 @@ def options(report: Result) -> Option:
         grid={"left": 8, "right": 90, "top": 40, "bottom": 24},
         legend=draw.legend(data=list(SERIES), selectedMode=False),
         xAxis=draw.time_axis(min=0),
-        yAxis=draw.names_axis([shown(row.title) for row in report.routings]),
+        yAxis=draw.names_axis([plain(row.title) for row in report.routings]),
         series=series,
     )

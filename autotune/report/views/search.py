@@ -10,9 +10,9 @@ from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Outcome
 from autotune.report import draw
-from autotune.report.draw import FAILED, GREY, WINNER, cut, shown
+from autotune.report.draw import FAILED, GREY, WINNER, cut
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import latency_text, outcomes_text
+from autotune.results.figures import latency_text, outcomes_text, plain
 from autotune.results.library import baseline_name, mode_name
 from autotune.results.study import Study, mode_of
 from autotune.tuning.finals import BASELINE, FINAL, PROOF
@@ -171,7 +171,7 @@ def _endings(study: Study, short: Callable[[str], str] = str) -> tuple[list[str]
 
 
 def _words(config: Config, names: Sequence[str]) -> str:
-    return " ".join(f"{shown(name)}={shown(config[name])}" for name in names if name in config)
+    return " ".join(f"{plain(name)}={plain(config[name])}" for name in names if name in config)
 
 
 def _levels(study: Study) -> list[tuple[str, float]]:
@@ -259,12 +259,12 @@ def _rim(study: Study, moments: Sequence[Moment], kind: Outcome, place: int) -> 
 
 
 def _told(study: Study, moment: Moment, number: int, ended: str) -> str:
-    lines = draw.config_lines(moment.trial.config, study.names([moment.trial.config]))
-    return f"trial {number}, {moment.at:.0f} s, {shown(moment.trial.source)}\n{ended}\n{lines}"
+    lines = draw.config_lines(study, moment.trial.config)
+    return f"trial {number}, {moment.at:.0f} s, {plain(moment.trial.source)}\n{ended}\n{lines}"
 
 
 def _short(reason: str) -> str:
-    return cut(shown(" ".join(reason.split())), LONGEST_REASON)
+    return cut(plain(" ".join(reason.split())), LONGEST_REASON)
 
 
 def _bands(moments: Sequence[Moment], *, has_grid: bool) -> list[Option]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
-from autotune.config import Value
 from autotune.report import draw
-from autotune.report.draw import COLOURS, GREY, WINNER, shown
+from autotune.report.draw import COLOURS, GREY, WINNER
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.views.steps import SMALL
-from autotune.results.figures import microseconds
+from autotune.results.figures import microseconds, plain
 from autotune.results.study import Study, mode_of
 
 FEWEST_IN_A_BOX = 5
@@ -26,7 +24,7 @@ def view(study: Study) -> View | None:
     if len(study.of_mode(mode)) < FEWEST_SLICED:
         return None
     charts = [
-        Chart(f"slice-{place}", f"Latency by {shown(name)}.", options(study, mode, name), 230, small=True,
+        Chart(f"slice-{place}", f"Latency by {plain(name)}.", options(study, mode, name), 230, small=True,
               folded=effect < SMALL)
         for place, (name, effect) in enumerate(effects(study, mode))
     ]  # fmt: skip
@@ -44,29 +42,27 @@ def view(study: Study) -> View | None:
 def effects(study: Study, mode: str) -> list[tuple[str, float]]:
     """The dimensions that varied in a mode, by how much the best with a value is slower than the best with another."""
     configs, found = study.of_mode(mode), []
-    for name in study.varied(list(configs)):
-        best: dict[Value, float] = {}
-        for config, latency in configs.items():
-            if name in config:
-                best[config[name]] = min(latency, best.get(config[name], math.inf))
-        found.append((name, max(best.values()) / min(best.values()) - 1))
+    for name in study.varied(configs):
+        best = [min(group) for group in study.by_value(name, configs).values()]
+        found.append((name, max(best) / min(best) - 1))
     return sorted(found, key=lambda each: -each[1])
 
 
 def options(study: Study, mode: str, name: str) -> Option:
     """Dots beside each other, boxes behind them."""
     configs = study.of_mode(mode)
-    values = study.values(name, list(configs))
+    groups = study.by_value(name, configs)
+    values = list(groups)
     ends = draw.bounds(list(configs.values()))
     high = ends["max"]
     dots: list[Option] = []
     for config, latency in configs.items():
         if name in config:
-            told = f"{microseconds(latency)}\n{draw.config_lines(config, study.names([config]))}"
+            told = f"{microseconds(latency)}\n{draw.config_lines(study, config)}"
             off = {"symbol": "triangle"} if latency > high else {}
             place = values.index(config[name])
             dots.append({"value": [place, round(min(latency, high), 3)], "name": told, **off})
-    boxes = [_box([latency for config, latency in configs.items() if config.get(name) == value]) for value in values]
+    boxes = list(map(_box, groups.values()))
     winner = study.winner
     series: list[Option] = [
         {"type": "boxplot", "data": [{"value": [min(each, high) for each in box]} if box else {"value": []}
@@ -79,9 +75,9 @@ def options(study: Study, mode: str, name: str) -> Option:
         point = {"value": [values.index(winner[name]), round(min(configs[winner], high), 3)], "name": "winner"}
         series.append({"type": "scatter", "data": [point], "symbolSize": 11, "color": WINNER, "z": 5})
     return draw.base(
-        title=draw.heading(shown(name)),
+        title=draw.heading(plain(name)),
         grid={"left": 8, "right": 12, "top": 40, "bottom": 24},
-        xAxis={"type": "category", "data": [shown(value) for value in values], "jitter": 26, "jitterOverlap": True,
+        xAxis={"type": "category", "data": [plain(value) for value in values], "jitter": 26, "jitterOverlap": True,
                "axisLabel": {"fontSize": 11}},
         yAxis=draw.time_axis(**ends),
         series=series,
@@ -91,13 +87,12 @@ def options(study: Study, mode: str, name: str) -> Option:
 def table(study: Study, mode: str) -> Table:
     """Best, median and number of configs for each value."""
     configs, rows = study.of_mode(mode), []
-    for name in study.varied(list(configs)):
-        for value in study.values(name, list(configs)):
-            group = [latency for config, latency in configs.items() if config.get(name) == value]
+    for name in study.varied(configs):
+        for value, group in study.by_value(name, configs).items():
             middle = microseconds(statistics.median(group))
-            rows.append([shown(name), shown(value), microseconds(min(group)), middle, str(len(group))])
+            rows.append([plain(name), plain(value), microseconds(min(group)), middle, str(len(group))])
     return Table(
-        ["dimension", "value", "best", "median", "configs"], rows, "lrrrr", f"In mode {shown(mode)}" if mode else ""
+        ["dimension", "value", "best", "median", "configs"], rows, "lrrrr", f"In mode {plain(mode)}" if mode else ""
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from autotune.config import Config, Value
 from autotune.report import draw
-from autotune.report.draw import COLOURS, GREY, shown
+from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import latency_text
+from autotune.results.figures import Ratio, latency_text, plain, ratio
 from autotune.results.study import Study, mode_of
 from autotune.text import counted
 
@@ -26,18 +25,16 @@ class Step:
     name: str
     value: Value
     config: Config
-    ratio: float
+    ratio: Ratio
     """Latency in the search over the winner's."""
-    error: float
-    """Error from the spread of the iterations of both."""
 
     @property
     def is_tied(self) -> bool:
-        return abs(self.ratio - 1) <= self.error
+        return abs(self.ratio.value - 1) <= self.ratio.error
 
     @property
     def is_small(self) -> bool:
-        return self.is_tied or abs(self.ratio - 1) < SMALL
+        return self.is_tied or abs(self.ratio.value - 1) < SMALL
 
 
 def view(study: Study) -> View | None:
@@ -65,25 +62,23 @@ def neighbours(study: Study) -> list[Step]:
         if set(config) != set(winner) or len(differing) != 1 or differing == ["mode"]:
             continue
         (name,) = differing
-        if _one_step(study, name, winner[name], config[name]):
-            quotient = latency.of(study.regime) / ours.of(study.regime)
-            error = quotient * math.hypot(latency.spread, ours.spread)
-            found.append(Step(name, config[name], config, quotient, error))
-    return sorted(found, key=lambda step: step.ratio)
+        if _one_step(study, winner, config, name):
+            found.append(Step(name, config[name], config, ratio(latency, ours, study.regime)))
+    return sorted(found, key=lambda step: step.ratio.value)
 
 
 def options(study: Study, steps: list[Step]) -> Option:
     """A bar for each neighbour: by how many percent it is slower than the winner."""
     names = [_step_name(study, step) for step in steps]
     data = [
-        {"value": round(100 * (step.ratio - 1), 2), "name": f"{name}\n{_percent(step)}, {_verdict(step)}",
+        {"value": round(100 * (step.ratio.value - 1), 2), "name": f"{name}\n{_percent(step)}, {_verdict(step)}",
          "itemStyle": {"color": GREY if step.is_tied else COLOURS[0]}}
         for name, step in zip(names, steps, strict=True)
     ]  # fmt: skip
-    intervals = [
-        (place, 100 * (step.ratio - step.error - 1), 100 * (step.ratio + step.error - 1), 0, 1, _percent(step))
-        for place, step in enumerate(steps)
-    ]
+    intervals = []
+    for place, step in enumerate(steps):
+        low, high = (100 * (step.ratio.value + error - 1) for error in (-step.ratio.error, step.ratio.error))
+        intervals.append((place, low, high, 0, 1, _percent(step)))
     return draw.base(
         grid={"left": 8, "right": 110, "top": 8, "bottom": 16},
         xAxis={"type": "value", "axisLabel": {"formatter": "{value} %", "hideOverlap": True}, "splitNumber": 4},
@@ -101,24 +96,23 @@ def table(study: Study, steps: list[Step]) -> Table:
     return Table(["change", "latency", "against the winner", ""], rows, "lrrl")
 
 
-def _one_step(study: Study, name: str, one: Value, other: Value) -> bool:
-    dimension = study.space.dimensions.get(name) if study.space is not None else None
-    if dimension is None or not dimension.ordinal or not (dimension.holds(one) and dimension.holds(other)):
+def _one_step(study: Study, winner: Config, config: Config, name: str) -> bool:
+    if study.space is None or not study.space.dimensions[name].ordinal:
         return True
-    tried = study.values(name, list(study.of_mode(mode_of(study.winner) if study.winner else "")))
-    return abs(tried.index(one) - tried.index(other)) == 1
+    tried = study.values(name, study.of_mode(mode_of(winner)))
+    return abs(tried.index(winner[name]) - tried.index(config[name])) == 1
 
 
 def _step_name(study: Study, step: Step) -> str:
     assert study.winner is not None
-    return f"{shown(step.name)} {shown(study.winner[step.name])} → {shown(step.value)}"
+    return f"{plain(step.name)} {plain(study.winner[step.name])} → {plain(step.value)}"
 
 
 def _percent(step: Step) -> str:
-    return f"{100 * (step.ratio - 1):+.1f} ± {100 * step.error:.1f} %"
+    return f"{100 * (step.ratio.value - 1):+.1f} ± {100 * step.ratio.error:.1f} %"
 
 
 def _verdict(step: Step) -> str:
     if step.is_tied:
         return "a tie"
-    return "slower" if step.ratio > 1 else "faster in the search; the finals decided"
+    return "slower" if step.ratio.value > 1 else "faster in the search; the finals decided"

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.report import draw, waterfall
-from autotune.report.draw import COLOURS, GREY, shown
+from autotune.report.draw import COLOURS, GREY
 from autotune.report.view import Chart, Option, Table, View
 from autotune.report.waterfall import Bar
+from autotune.results.figures import plain
 from autotune.results.study import Study
 from autotune.taxes import ladder
 from autotune.taxes.result import Doses, Taxes
@@ -46,7 +47,7 @@ def view(study: Study) -> View | None:
         label = "Extra time by how late one rank is; on the dashed line all of it is passed on."
         option = responses(taxes.late, f"{name} late", size, diagonal=True)
         charts.append(Chart("tax-lateness", label, option, 260, small=True))
-    notes = [shown(note) for note in waterfall.notes(taxes)]
+    notes = [plain(note) for note in waterfall.notes(taxes)]
     text = f"{EXPLAINED} {waterfall.caveat(taxes)}".strip()
     drawn = "\n".join(waterfall.waterfall(taxes))
     return View("taxes", TITLE, text, charts, [table(taxes), summary(taxes)], notes, drawn)
@@ -83,7 +84,7 @@ def responses(doses: Mapping[str, Doses], name: str, size: float, *, diagonal: b
         none = statistics.fmean(by_dose[min(by_dose)])
         data = [
             {"value": [dose / size, round((statistics.fmean(rounds) - none) / size, 4)],
-             "name": f"{letter}, {shown(ladder.RUNGS[letter])}\n{dose / size:g} {name}: "
+             "name": f"{letter}, {plain(ladder.RUNGS[letter])}\n{dose / size:g} {name}: "
                      f"{(statistics.fmean(rounds) - none) / size:+.2f}"}
             for dose, rounds in by_dose.items()
         ]  # fmt: skip

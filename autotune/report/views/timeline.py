@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.report import draw, waterfall
 from autotune.report.draw import COLOURS
 from autotune.report.view import Chart, Option, Table, View
-from autotune.results.figures import microseconds
+from autotune.results.figures import microseconds, plain
 from autotune.results.library import baseline_name
 from autotune.results.study import Study, mode_of
 from autotune.taxes import ladder
@@ -51,7 +51,7 @@ def _name(study: Study, name: str) -> str:
     if study.result is not None and name in study.result.winner.baselines:
         return f"{baseline_name(study.key, name)}, eager"
     is_winner = study.winner is not None and mode_of(study.winner) == name
-    return f"winner: {draw.shown(name)}" if is_winner else draw.shown(name)
+    return f"winner: {plain(name)}" if is_winner else plain(name)
 
 
 def _height(traced: Traced) -> int:

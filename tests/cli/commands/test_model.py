@@ -10,7 +10,6 @@ import pytest
 from fakes import Bench, FakeScreen
 from model_configs import BY_WIDTH, DEEPSEEK, LLAMA, MIXTRAL, QWEN, config, each_takes, listed, written
 
-from autotune.cli import session
 from autotune.db import Store
 from autotune.machine import HOSTS, Machine, machine
 from autotune.model_runs.comparison import row
@@ -125,7 +124,7 @@ def test_forwards_are_measured(captured: bool, gpus: Bench, tmp_path: Path, monk
                 times |= {"plain eager": [900.0, 900.0], "plain graph": [600.0, 600.0]}
             yield {"tokens": tokens, **row(times, 1e-3), "not_captured": f"styles: {tokens}"}
 
-    monkeypatch.setattr(session, "measured_rows", rows)
+    monkeypatch.setattr("autotune.model_runs.ranks.rows_of", rows)
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "256,4", "--trials", "9", "--measure", "--layers", "2")
     found, gains = gpus.json(*words), []
     assert [each["forward"] for each in found["measured"]] == ["256 tokens", "4 tokens"]
@@ -207,7 +206,7 @@ def test_measured_is_what_ended_ranks_tuned(gpus: Bench, tmp_path: Path, monkeyp
         orders.append((order.url, order.regime.value, all(gang.closed for gang in gpus.gangs)))
         yield {"tokens": 4, **row({"plain eager": [6.0, 6.0], "styles eager": [5.0, 5.0]}, 1e-3), "not_captured": ""}
 
-    monkeypatch.setattr(session, "measured_rows", rows)
+    monkeypatch.setattr("autotune.model_runs.ranks.rows_of", rows)
     started: list[None] = []
     monkeypatch.setattr(FakeScreen, "start", lambda screen: started.append(None))
     words = ("model", config(tmp_path), "--tp", "2", "--tokens", "4", "--trials", "2", "--regime", "graph")

@@ -30,8 +30,6 @@ def test_json_is_all_there_is_on_stdout(gpus: Bench) -> None:
     assert values["finished"] and not values["from_cache"] and not values["interrupted"]
     assert values["spent"]["trials"] > 0 and values["spent"]["trials_a_minute"] > 0
     assert values["problem"]["m"] == 4096 and values["world_size"] == 8
-    assert values["limit_share"] == pytest.approx(330.0 / values["latency"]["median"])
-    assert values["speedups"]["bsp graph"]["value"] == pytest.approx(530.0 / values["latency"]["median"])
     assert sum(count for outcome, count in values["outcomes"].items() if outcome != "invalid") == 12
 
 
@@ -123,9 +121,6 @@ def test_it_is_measured_as_is_asked_for_and_each_time_is_its_own(gpus: Bench) ->
 
 
 def test_a_config_may_be_pasted_as_it_is_shown(gpus: Bench) -> None:
-    config = PUSH
-    assert config["preload_b"] is False and isinstance(config["block_m"], int)
-    result = gpus.tune("all-gather-gemm", "--config", config_text(config))
-    assert result.exit_code == 0 and gpus.gangs[0].calls == [config], result.output
-    again = gpus.tune("all-gather-gemm", "--config", config_text(config).replace(" ", ","))
-    assert again.exit_code == 0
+    assert PUSH["preload_b"] is False and isinstance(PUSH["block_m"], int)
+    result = gpus.tune("all-gather-gemm", "--config", config_text(PUSH))
+    assert result.exit_code == 0 and gpus.gangs[0].calls == [PUSH], result.output
