@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.machine import machine
-from autotune.processes.bound import die_with_parent
+from autotune.processes.bound import parents_connection
 from autotune.processes.python import Process, start_python
 from autotune.ranks.gang import IMPORTS
 
@@ -91,12 +91,6 @@ def kill(ranks: Iterable[Process]) -> None:
         rank.wait()
 
 
-def drivers_connection() -> Connection:
-    """In a rank's process: the connection to the driver, with which it dies."""
-    die_with_parent(int(sys.argv[2]))
-    return Connection(int(sys.argv[1]))
-
-
 @contextlib.contextmanager
 def warnings_told() -> Iterator[list[str]]:
     """What is logged meanwhile."""
@@ -141,7 +135,7 @@ def _main() -> None:
 
     import torch.distributed as dist
 
-    with drivers_connection() as driver:
+    with parents_connection() as driver:
         rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
     join(rank, world_size, folder, gpu=gpu, seconds=seconds)
     spec = importlib.util.spec_from_file_location("functions", file)

@@ -19,8 +19,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import torch.distributed as dist
-from ranks_of_functions import DEADLINE, drivers_connection, kill, start, without_gpus
+from ranks_of_functions import DEADLINE, kill, start, without_gpus
 
+from autotune.processes.bound import parents_connection
 from autotune.processes.python import Process
 from autotune.ranks.gang import IMPORTS
 
@@ -91,7 +92,7 @@ def _wait(started: list[Process], seconds: float) -> None:
 
 
 def _main() -> None:
-    words, settings, out, err = _received(drivers_connection())
+    words, settings, out, err = _received(parents_connection())
     for place, descriptor in ((out, 1), (err, 2)):
         with open(place, "wb") as file:
             os.dup2(file.fileno(), descriptor)
