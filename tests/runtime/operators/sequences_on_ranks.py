@@ -129,7 +129,7 @@ def _chosen(problem: Problem, context: autotune.Context, number: int) -> Config 
 
 def main() -> None:
     driver = parents_connection()
-    join(*driver.recv(), gpu=torch.cuda.is_available())
+    join(*driver.recv())
     player = Rank()
     driver.send("ready")
     try:
