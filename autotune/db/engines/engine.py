@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import URL, Engine, make_url
@@ -12,7 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from autotune.db.engines.database import WRITING, Database
 from autotune.db.engines.postgresql import postgresql_engine
 from autotune.db.engines.schema import has_tables, make_tables
-from autotune.db.engines.sqlite import locked, sqlite_engine
+from autotune.db.engines.sqlite import sqlite_engine
 from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
@@ -68,7 +67,7 @@ def without_secret(given: str) -> str:
 
 def open_database(url: URL, *, create: bool) -> Database:
     """Connect. With ``create`` also for writing: missing tables are made."""
-    engine, guard = connect(url, create=create)
+    engine = connect(url, create=create)
     place = place_of(url)
     try:
         with engine.connect() as connection:
@@ -76,7 +75,7 @@ def open_database(url: URL, *, create: bool) -> Database:
         if not there and not create:
             raise NoDatabase(f"{place} has no iris-autotune tables yet; tune something to make them")
         if not there:
-            with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
+            with engine.execution_options(**{WRITING: True}).begin() as connection:
                 make_tables(connection)
     except BaseException:  # Ctrl-C too: no connection is left open
         engine.dispose()
@@ -84,12 +83,11 @@ def open_database(url: URL, *, create: bool) -> Database:
     return Database(engine, place)
 
 
-def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
-    """An engine on the database as it is, and the lock to hold while making its tables."""
+def connect(url: URL, *, create: bool) -> Engine:
+    """An engine on the database as it is; a SQLite file is made, with its tables, if ``create`` says so."""
     if url.get_backend_name() == "sqlite":
-        path = Path(str(url.database))
-        return sqlite_engine(path, create=create), locked(path)
-    return postgresql_engine(url), nullcontext()  # its writers' lock will do
+        return sqlite_engine(Path(str(url.database)), create=create)
+    return postgresql_engine(url)
 
 
 def _sqlite_url(path: str) -> URL:

@@ -31,7 +31,7 @@ def condition(url: str | os.PathLike[str]) -> Condition:
     target = database_url(url)
     place = place_of(target)
     with translated(place):
-        engine, _ = connect(target, create=False)
+        engine = connect(target, create=False)
         try:
             with engine.connect() as connection:
                 return _condition(connection, place)
