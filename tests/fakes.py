@@ -30,7 +30,7 @@ from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.tuning import Budget, Effort, Result, tune
 from autotune.tuning.search import proposer
-from autotune.workloads import Workload, names, provenance_of, registry, workload
+from autotune.workloads import Workload, names, provenance_of, workload
 
 LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
 EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
@@ -267,7 +267,6 @@ def bench_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: Path) ->
     monkeypatch.setattr(session, "make_screen", FakeScreen)
     monkeypatch.setenv("AUTOTUNE_DB", str(folder / "cache.db"))
     monkeypatch.setenv("COLUMNS", "200")
-    registry._from_files.cache_clear()
     search_less(monkeypatch)
     return bench
 

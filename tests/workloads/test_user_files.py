@@ -15,7 +15,7 @@ import autotune
 from autotune.errors import AutotuneError, InputError
 from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
-from autotune.workloads import origin_of, reference_of, registry, workload
+from autotune.workloads import origin_of, reference_of, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -54,10 +54,8 @@ def write(folder: Path, before: str = "", after: str = "", name: str = "my_op.py
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     forget_lookups()
-    registry._from_files.cache_clear()
     yield
     forget_lookups()
-    registry._from_files.cache_clear()
 
 
 def refused(reference: object) -> str:
@@ -231,7 +229,6 @@ def test_a_file_of_the_setting_needs_no_instance_of_its_class(tmp_path: Path, mo
 
     def set_to(file: Path) -> None:
         monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(file))
-        registry._from_files.cache_clear()
 
     set_to(file)
     assert type(workload("own-rows")).__name__ == "Own" and reference_of(workload("own_rows")) == "own_rows"
