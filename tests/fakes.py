@@ -21,7 +21,7 @@ from typer.testing import Result as Ended
 from autotune.cli import app, session
 from autotune.config import Config
 from autotune.db import CacheKey, Store, StudyRecord
-from autotune.machine import INTERPRETER, Machine
+from autotune.machine import HOSTS, INTERPRETED, Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
@@ -32,8 +32,7 @@ from autotune.tuning import Budget, Effort, Result, tune
 from autotune.tuning.search import proposer
 from autotune.workloads import Workload, names, provenance_of, workload
 
-LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
+LAPTOP, EIGHT_GPUS = INTERPRETED, HOSTS["H200"]
 
 BASELINE = 530.0
 LIMITS = {"all_gather": 209.0, "gemm": 330.0}
