@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from scripts import run_script
 
 import autotune
 from autotune.errors import AutotuneError, InputError
-from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.workloads import origin_of, reference_of, workload
 
@@ -49,13 +48,6 @@ def write(folder: Path, before: str = "", after: str = "", name: str = "my_op.py
     file = folder / name
     file.write_text(OWN.format(before=before, after=after))
     return file
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    forget_lookups()
-    yield
-    forget_lookups()
 
 
 def refused(reference: object) -> str:
