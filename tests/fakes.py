@@ -20,7 +20,7 @@ from typer.testing import Result as Ended
 
 from autotune.cli import app, session
 from autotune.config import Config
-from autotune.db import CacheKey, Store, StudyRecord
+from autotune.db import CacheKey, Lease, Store, StudyRecord
 from autotune.machine import HOSTS, INTERPRETED, Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
@@ -280,3 +280,8 @@ def begun(store: Store, found: Workload, task: Task[Any], regime: str = DEFAULT_
     """A study of a problem, by today's sources and versions beside those given."""
     provenance = replace(provenance_of(found), **versions)
     return store.study(CacheKey.of(task, regime), provenance, seed=0, space_size=1000)
+
+
+def far_lease() -> Lease:
+    """Of a process on another host, of which only the heartbeat tells."""
+    return replace(Lease.new(), host="far", system="another boot")
