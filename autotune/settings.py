@@ -137,19 +137,9 @@ SETTINGS: Sequence[Setting[Any]] = (
 )  # fmt: skip
 
 
-def offline() -> bool:
-    """True if AUTOTUNE_OFFLINE forbids tuning at a kernel's launch."""
-    return OFFLINE.value() or False
-
-
 def pinned(name: str) -> str | None:
     """The config that AUTOTUNE_PIN has for an operator or a kernel, as it is written there."""
     return (PIN.value() or {}).get(name)
-
-
-def defaults_only() -> bool:
-    """True if AUTOTUNE_DEFAULTS has everything run untuned."""
-    return DEFAULTS.value() or False
 
 
 def wait_seconds() -> int:

@@ -178,3 +178,10 @@ def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("AUTOTUNE_HEAP", heap)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "user-data"))
     monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture(autouse=True)
+def nothing_looked_up() -> None:
+    """No test is served what another one has read."""
+    if (lookup := sys.modules.get("autotune.runtime.lookup")) is not None:
+        lookup.forget_lookups()

@@ -20,8 +20,8 @@ from typer.testing import Result as Ended
 
 from autotune.cli import app, session
 from autotune.config import Config
-from autotune.db import CacheKey, Store, StudyRecord
-from autotune.machine import INTERPRETER, Machine
+from autotune.db import CacheKey, Lease, Store, StudyRecord
+from autotune.machine import HOSTS, INTERPRETED, Machine
 from autotune.outcome import DEFAULT_REGIME, Evaluation, HostOverhead, Latency, Outcome
 from autotune.problem import Problem
 from autotune.ranks.protocol import Done, Failed, MeasureBarrier, Stamped, Trace, Turn
@@ -30,10 +30,9 @@ from autotune.task import Task
 from autotune.timeline import Traced
 from autotune.tuning import Budget, Effort, Result, tune
 from autotune.tuning.search import proposer
-from autotune.workloads import Workload, names, provenance_of, registry, workload
+from autotune.workloads import Workload, names, provenance_of, workload
 
-LAPTOP = Machine("interpreter", INTERPRETER, "cpu", 0, 8, 1 << 30, 0, "shared-memory")
-EIGHT_GPUS = Machine("cuda", "NVIDIA H200", "sm_90", 8, 132, 227 * 1024, 50 << 20, "nvlink")
+LAPTOP, EIGHT_GPUS = INTERPRETED, HOSTS["H200"]
 
 BASELINE = 530.0
 LIMITS = {"all_gather": 209.0, "gemm": 330.0}
@@ -267,7 +266,6 @@ def bench_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, folder: Path) ->
     monkeypatch.setattr(session, "make_screen", FakeScreen)
     monkeypatch.setenv("AUTOTUNE_DB", str(folder / "cache.db"))
     monkeypatch.setenv("COLUMNS", "200")
-    registry._from_files.cache_clear()
     search_less(monkeypatch)
     return bench
 
@@ -282,3 +280,8 @@ def begun(store: Store, found: Workload, task: Task[Any], regime: str = DEFAULT_
     """A study of a problem, by today's sources and versions beside those given."""
     provenance = replace(provenance_of(found), **versions)
     return store.study(CacheKey.of(task, regime), provenance, seed=0, space_size=1000)
+
+
+def far_lease() -> Lease:
+    """Of a process on another host, of which only the heartbeat tells."""
+    return replace(Lease.new(), host="far", system="another boot")

@@ -9,18 +9,17 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 from autotune.machine import machine
-from autotune.processes.bound import die_with_parent
-from autotune.processes.python import Process, start_python
+from autotune.processes.bound import parents_connection
+from autotune.processes.python import Process, kill_all, start_python
 from autotune.ranks.gang import IMPORTS
 
 DEADLINE = 900.0
@@ -45,7 +44,7 @@ def run_ranks(
         for rank in range(world_size):
             process, connection = start_rank("ranks_of_functions", folder / f"log{rank}", gpu)
             ranks.append(process)
-            connection.send((rank, file, function, world_size, str(folder), bool(gpu), argument, seconds))
+            connection.send((rank, file, function, world_size, str(folder), argument, seconds))
             connection.close()
         deadline = time.monotonic() + seconds
         while any(rank.poll() is None for rank in ranks):
@@ -53,7 +52,7 @@ def run_ranks(
                 raise RankDied(_logs(folder, world_size))
             time.sleep(0.02)
     finally:
-        kill(ranks)
+        kill_all(ranks)
     if any(rank.returncode for rank in ranks):
         raise RankDied(_logs(folder, world_size))
     return [json.loads((folder / f"answer{rank}").read_text()) for rank in range(world_size)]
@@ -82,21 +81,6 @@ def without_gpus() -> dict[str, str]:
     return {"TRITON_INTERPRET": "1", **hidden}
 
 
-def kill(ranks: Iterable[Process]) -> None:
-    """End them, and what they have started, if they have not ended already."""
-    for rank in ranks:
-        if rank.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.pid, signal.SIGKILL)
-        rank.wait()
-
-
-def drivers_connection() -> Connection:
-    """In a rank's process: the connection to the driver, with which it dies."""
-    die_with_parent(int(sys.argv[2]))
-    return Connection(int(sys.argv[1]))
-
-
 @contextlib.contextmanager
 def warnings_told() -> Iterator[list[str]]:
     """What is logged meanwhile."""
@@ -117,22 +101,18 @@ def _logs(folder: Path, world_size: int) -> str:
     return "\n".join((folder / f"log{rank}").read_text()[-1500:] for rank in range(world_size))
 
 
-def join(rank: int, world_size: int, folder: str, *, gpu: bool, seconds: float = DEADLINE) -> None:
+def join(rank: int, world_size: int, folder: str, *, seconds: float = DEADLINE) -> None:
     """Make this process a rank of those that meet in the folder."""
-    import torch
     import torch.distributed as dist
 
-    # More ranks than GPUs take turns on them, which NCCL does not; so there the library's collectives are missing.
-    alone = gpu and world_size <= torch.cuda.device_count()
-    if gpu:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+    from autotune.ranks.rank import backend
+
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if alone else "cpu:gloo,cuda:gloo" if gpu else "gloo",
+        **backend(machine(), rank, world_size),
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=seconds),
-        device_id=torch.device("cuda", rank) if alone else None,
     )
 
 
@@ -141,9 +121,9 @@ def _main() -> None:
 
     import torch.distributed as dist
 
-    with drivers_connection() as driver:
-        rank, file, function, world_size, folder, gpu, argument, seconds = driver.recv()
-    join(rank, world_size, folder, gpu=gpu, seconds=seconds)
+    with parents_connection() as driver:
+        rank, file, function, world_size, folder, argument, seconds = driver.recv()
+    join(rank, world_size, folder, seconds=seconds)
     spec = importlib.util.spec_from_file_location("functions", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules["functions"] = module

@@ -19,9 +19,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import torch.distributed as dist
-from ranks_of_functions import DEADLINE, drivers_connection, kill, start, without_gpus
+from ranks_of_functions import DEADLINE, start, without_gpus
 
-from autotune.processes.python import Process
+from autotune.processes.bound import parents_connection
+from autotune.processes.python import Process, kill_all
 from autotune.ranks.gang import IMPORTS
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def run_script(
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
             environment |= {"LOCAL_WORLD_SIZE": str(ranks // hosts), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        stack.callback(kill, started)
+        stack.callback(kill_all, started)
         for rank in range(max(1, ranks)):
             here = f"{folder}/{rank}"
             mine = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank % (ranks // hosts))} if ranks else {})
@@ -60,7 +61,7 @@ def run_script(
             with connection:
                 connection.send((words, mine, f"{here}.out", f"{here}.err"))
         _wait(started, seconds)
-        kill(started)
+        kill_all(started)
         printed = [_joined(Path(folder), kind, len(started)) for kind in KINDS]
         ends = [process.returncode or 0 for process in started]
     failed = [end for end in ends if end]
@@ -91,7 +92,7 @@ def _wait(started: list[Process], seconds: float) -> None:
 
 
 def _main() -> None:
-    words, settings, out, err = _received(drivers_connection())
+    words, settings, out, err = _received(parents_connection())
     for place, descriptor in ((out, 1), (err, 2)):
         with open(place, "wb") as file:
             os.dup2(file.fileno(), descriptor)

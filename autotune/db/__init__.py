@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 from autotune.db.lease import Held as Held
 from autotune.db.lease import Lease as Lease
 from autotune.db.records import CacheKey as CacheKey
-from autotune.db.records import Differences as Differences
 from autotune.db.records import Entry as Entry
 from autotune.db.records import Provenance as Provenance
 from autotune.db.records import Roofline as Roofline
 from autotune.db.records import Routed as Routed
-from autotune.db.records import State as State
 from autotune.db.records import StudyRecord as StudyRecord
 from autotune.db.records import TrialRecord as TrialRecord
 from autotune.db.records import Unread as Unread

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, Self, TypeVar
 
 from sqlalchemy import BigInteger, Executable, Row, cast, func, select, update
 from sqlalchemy.orm import Session
@@ -14,7 +15,7 @@ from autotune.config import Config
 from autotune.db import queries, rows
 from autotune.db.engines import Database, database_url, intact, open_database, place_of, translated
 from autotune.db.lease import Held, Lease
-from autotune.db.models import Attachment, Study, Trial
+from autotune.db.models import Attachment, Base, Study, Trial
 from autotune.db.records import (
     CacheKey,
     Columns,
@@ -31,6 +32,8 @@ from autotune.db.records import (
 from autotune.errors import StoreError
 from autotune.forks import FORKS_WAIT
 from autotune.settings import default_database_url
+
+T = TypeVar("T")
 
 Kind = Literal["taxes", "timeline"]
 """The kinds of attachments."""
@@ -116,8 +119,7 @@ class Store:
         """
 
         def ask(session: Session) -> Sequence[Row[Any]]:
-            if session.scalar(select(Study.id).where(Study.id == study_id)) is None:
-                raise StoreError(self._no_study(study_id))
+            self._existing(session, study_id)
             return session.execute(queries.trials(study_id)).all()
 
         def read(row: Row[Any]) -> TrialRecord:
@@ -126,8 +128,7 @@ class Store:
                 raise ValueError(f"{record.config} is not of the space that was searched")
             return record
 
-        records = (self._intact(Trial, row, read) for row in self._database.read(ask))
-        return [record for record in records if record is not None]
+        return self._intact(Trial, self._database.read(ask), read)
 
     def attach(self, study_id: int, kind: Kind, measured: str) -> None:
         """Store what was measured of a study's problem, as JSON; earlier ones stay."""
@@ -145,9 +146,8 @@ class Store:
         """The last of a kind that was attached to a study, as JSON; None if there is none."""
         query = select(Attachment.id, Attachment.measured).where(Attachment.study_id == study_id)
         query = query.where(Attachment.kind == kind).order_by(Attachment.id.desc()).limit(1)
-        row: Any = self._database.read(lambda session: session.execute(query).first())
-        found: str | None = None if row is None else self._intact(Attachment, row, lambda row: rows.words(row.measured))
-        return found
+        found = self._database.read(lambda session: session.execute(query).all())
+        return next(iter(self._intact(Attachment, found, lambda row: rows.words(row.measured))), None)
 
     def finish(self, study_id: int, winner: Winner, lease: Lease | None = None) -> None:
         """Store the study's winner; the cache serves it from now on. A study that continues may finish again. With a
@@ -212,8 +212,7 @@ class Store:
         wanted += [Study.id == number] if number is not None else []
         query = queries.studies(*wanted)
         found = self._database.read(lambda session: session.execute(query).all())
-        records = (self._intact(Study, row, rows.study_record) for row in found)
-        return [record for record in records if record is not None]
+        return self._intact(Study, found, rows.study_record)
 
     def entries(self, workload: str | None = None, device: str | None = None) -> list[Entry]:
         """The cache: per key and provenance the live study's winner, else the newest superseded one's.
@@ -230,8 +229,7 @@ class Store:
         """Every finished study, superseded ones included, the last finished first."""
         query = queries.finished()
         found = self._database.read(lambda session: session.execute(query).all())
-        entries = (self._intact(Study, row, rows.entry) for row in queries.in_order(found))
-        return [entry for entry in entries if entry is not None]
+        return self._intact(Study, queries.in_order(found), rows.entry)
 
     def entry(self, key: CacheKey, provenance: Provenance) -> Entry | None:
         """The cache entry of exactly this key and provenance."""
@@ -245,8 +243,7 @@ class Store:
     def standings(self) -> dict[Columns, Standing]:
         """The studies that none has superseded, by the columns of their key and provenance, in the order of start."""
         found = self._database.read(lambda session: session.execute(queries.standings()).all())
-        standings = (self._intact(Study, row, rows.standing) for row in found)
-        return dict(each for each in standings if each is not None)
+        return dict(self._intact(Study, found, rows.standing))
 
     def fail(self, key: CacheKey, provenance: Provenance, failure: str) -> None:
         """Note on the unfinished study, if there is one, why a fleet's host found no winner."""
@@ -307,10 +304,13 @@ class Store:
     def _studies(self, session: Session, *conditions: Any) -> StudyRecord | None:
         """The last study that meets the conditions; None if its row is damaged."""
         found = session.execute(queries.studies(*conditions)).all()
-        return self._intact(Study, found[-1], rows.study_record) if found else None
+        return next(iter(self._intact(Study, found[-1:], rows.study_record)), None)
 
-    def _intact(self, table: Any, row: Row[Any], read: Any) -> Any:
-        return intact(self.place, table.__tablename__, row.id, lambda: read(row))
+    def _intact(self, table: type[Base], found: Iterable[Any], read: Callable[[Any], T]) -> list[T]:
+        """What rows hold, without those that are damaged."""
+        name = table.__tablename__
+        records = (intact(self.place, name, row.id, partial(read, row)) for row in found)
+        return [record for record in records if record is not None]
 
     def _leased(self, session: Session, study_id: int, lease: Lease | None) -> Study:
         """The study; StoreError if a ``lease`` is given and is not its own any more."""
@@ -327,11 +327,8 @@ class Store:
     def _existing(self, session: Session, study_id: int) -> Study:
         row = session.get(Study, study_id)
         if row is None:
-            raise StoreError(self._no_study(study_id))
+            raise StoreError(f"database {self.place} has no study {study_id}")
         return row
-
-    def _no_study(self, study_id: int) -> str:
-        return f"database {self.place} has no study {study_id}"
 
 
 def _supersede(session: Session, key: CacheKey, provenance: Provenance) -> None:

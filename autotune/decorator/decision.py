@@ -28,7 +28,7 @@ from autotune.machine import INTERPRETED, Machine, check_interpreter
 from autotune.machine import machine as this_machine
 from autotune.runtime.entries import Entries, forget_entries, read_entries, serve
 from autotune.runtime.lookup import BY_DEFAULTS, Found
-from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, offline, pinned
+from autotune.settings import DEFAULTS, OFFLINE, PIN, default_database_url, pinned
 from autotune.task import Task
 
 LOG = logging.getLogger("autotune")
@@ -180,10 +180,10 @@ class Decider:
             key = cache_key(call, world_size, self.machine)
             served = serve(self._entries(), key, provenance, self._options.free, self._refusal(call, launch))
         bench = "our bench" if self._tuner.given_bench is None else "a do_bench of its own"  # they meet unequally often
-        chosen = f"{PIN.name}: {pinned(name)}, {DEFAULTS.name}: {defaults_only()}"
+        chosen = f"{PIN.name}: {pinned(name)}, {DEFAULTS.name}: {bool(DEFAULTS.value())}"
         identity = f"{name} {call} {provenance.source_hash} {provenance.space} {self.on_miss}, {bench}, {chosen}"
         reason = keeping.failure(self._url) or served.reason
-        return Asked(identity, call, key, Found.of(served), reason, offline(), _is_captured(self.machine))
+        return Asked(identity, call, key, Found.of(served), reason, bool(OFFLINE.value()), _is_captured(self.machine))
 
     def _entries(self) -> Entries:
         """The kernel's entries; none where the database cannot be read."""
@@ -234,7 +234,7 @@ class Decider:
     def _by_environment(self, question: Question, launch: Arguments) -> Found | None:
         """The config that AUTOTUNE_PIN or AUTOTUNE_DEFAULTS asks for. Raises InvalidConfig where it cannot be used."""
         text = pinned(self._tuner.kernel_name)
-        if text is None and not defaults_only():
+        if text is None and not DEFAULTS.value():
             return None
         untuned = question.agreement.same(lambda: self._default(question.call, launch))
         if text is None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from autotune.db import CacheKey, Lease, Provenance, Store
+from autotune.db import CacheKey, Lease, Store
 from autotune.db.lease import Held
-from autotune.db.records import Standing
+from autotune.db.records import KEY, PROVENANCE, Standing
 from autotune.fleet.problem_list import Asked
 from autotune.machine import INTERPRETED
 from autotune.results.figures import dashed, problem_text, regime_options
@@ -24,7 +24,7 @@ State = Literal["done", "running", "stopped", "failed", "waiting"]
 STOP = "stop"
 """Token of the lease by which ``stop`` takes a study from its worker."""
 
-NAMES = tuple(field.name for record in (CacheKey, Provenance) for field in dataclasses.fields(record))
+NAMES = (*KEY, *PROVENANCE)
 OF_HOSTS = ("device", "arch", "interconnect", "driver")
 """Columns in which studies of one problem may differ."""
 

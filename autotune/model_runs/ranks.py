@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.errors import AutotuneError, GangError, WrongResult
 from autotune.machine import Machine
 from autotune.outcome import Regime
-from autotune.processes.bound import die_with_parent
+from autotune.processes.bound import parents_connection
 from autotune.processes.folder import OwnFolder
 from autotune.processes.memory import advice, shortage
 from autotune.processes.python import Process, kill_all, start_python
@@ -128,9 +128,8 @@ def _last_words(folder: Path, rank: int) -> str:
 
 
 def main() -> None:
-    """One rank: the descriptor of the driver's connection is the first argument."""
-    die_with_parent(int(sys.argv[2]))
-    driver = Connection(int(sys.argv[1]))
+    """One rank."""
+    driver = parents_connection()
     with ending_at_once():
         opening: Opening = driver.recv()
         asked = opening.measurement

@@ -1,12 +1,20 @@
-"""Processes that die with their parent."""
+"""Processes that die with their parent, and the connection to it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import sys
+from multiprocessing.connection import Connection
 
 PR_SET_PDEATHSIG = 1
+
+
+def parents_connection() -> Connection:
+    """In a process of ``start_python``: the connection to its parent, with which it dies."""
+    die_with_parent(int(sys.argv[2]))
+    return Connection(int(sys.argv[1]))
 
 
 def die_with_parent(parent: int) -> None:

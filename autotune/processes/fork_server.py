@@ -60,7 +60,7 @@ class _Server:
                 os.read(self._ended, 1 << 16)
                 self._report()
             if self._requests.fileno() in ready:
-                request, descriptors, _, _ = socket.recv_fds(self._requests, 1, 4, socket.MSG_CMSG_CLOEXEC)
+                request, descriptors, _, _ = socket.recv_fds(self._requests, 1, 3, socket.MSG_CMSG_CLOEXEC)
                 if not request:
                     break
                 self._fork(*descriptors)
@@ -68,7 +68,7 @@ class _Server:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def _fork(self, connection: int, driver: int, stdout: int, stderr: int) -> None:
+    def _fork(self, connection: int, driver: int, output: int) -> None:
         server, reports = os.getpid(), Connection(driver)
         pid = os.fork()
         if pid == 0:
@@ -76,14 +76,13 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (*self._inherited, *(other.fileno() for other in self._children.values())):
                 os.close(descriptor)
-            os.dup2(stdout, 1)
-            os.dup2(stderr, 2)
-            os.close(stdout)
-            os.close(stderr)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
             _become(reports, connection, server)
         self._children[pid] = reports
-        for descriptor in (connection, stdout, stderr):
-            os.close(descriptor)
+        os.close(connection)
+        os.close(output)
 
     def _report(self) -> None:
         for pid in list(self._children):

@@ -95,14 +95,13 @@ class ForkServer:
             )
 
     def start(
-        self, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str],
-        outputs: tuple[int, int],
-    ) -> Forked | None:  # fmt: skip
-        """Run ``module`` in a forked process; None if this server cannot."""
+        self, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str], output: int
+    ) -> Forked | None:
+        """Run ``module`` in a forked process that prints to ``output``; None if this server cannot."""
         reports, theirs = Pipe()
         try:
             with theirs:
-                socket.send_fds(self._requests, [b"+"], [connection.fileno(), theirs.fileno(), *outputs])
+                socket.send_fds(self._requests, [b"+"], [connection.fileno(), theirs.fileno(), output])
             if reports.poll(START_SECONDS):
                 pid = reports.recv()
                 self._served = True
@@ -136,16 +135,15 @@ _lock = threading.Lock()
 
 
 def fork_python(
-    imports: str, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str],
-    outputs: tuple[int, int],
-) -> Forked | None:  # fmt: skip
+    imports: str, module: str, connection: Connection, environment: Mapping[str, str], path: Sequence[str], output: int
+) -> Forked | None:
     """Have a server fork a process that runs ``module``, another server if that one was killed meanwhile; None if none
     can.
     """
     server = server_with(imports, environment)
-    forked = server.start(module, connection, environment, path, outputs)
+    forked = server.start(module, connection, environment, path, output)
     if forked is None and server.is_lost:
-        forked = server_with(imports, environment).start(module, connection, environment, path, outputs)
+        forked = server_with(imports, environment).start(module, connection, environment, path, output)
     return forked
 
 

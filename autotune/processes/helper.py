@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
-from autotune.processes.bound import die_with_parent
+from autotune.processes.bound import parents_connection
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 """A module's function and its arguments."""
@@ -35,10 +33,8 @@ def _packed(error: Exception) -> bytes:
 
 
 def main() -> None:
-    """Serve jobs on the connection whose descriptor is the first argument, until the parent closes it."""
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
-    connection: Connection = Connection(descriptor)
+    """Serve jobs until the parent closes the connection."""
+    connection = parents_connection()
     while True:
         try:
             connection.send_bytes(answer_to(connection.recv_bytes()))

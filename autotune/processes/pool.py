@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from multiprocessing.connection import Pipe
 from typing import Any
 
 from autotune.processes.helper import Answer, Job
-from autotune.processes.python import start_python
+from autotune.processes.python import kill_all, start_python
 
 START_SECONDS = 300.0
 """Seconds for a new helper's imports: seconds normally, minutes on a busy host."""
@@ -111,7 +109,5 @@ class _Helper:
 
     def kill(self) -> int:
         """Kill the helper and its children; returns its exit code, its own if it had ended already."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        kill_all([self._process])
         return self._process.wait()

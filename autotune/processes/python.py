@@ -40,7 +40,7 @@ def start_python(
     environment = with_search_path(os.environ if environment is None else environment)
     there = 2 if log is None else log.fileno()
     if imports is not None:
-        forked = fork_python(imports, module, connection, environment, _search_path(), (there, there))
+        forked = fork_python(imports, module, connection, environment, _search_path(), there)
         if forked is not None:
             return forked
     return subprocess.Popen(

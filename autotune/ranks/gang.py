@@ -55,11 +55,6 @@ class _Phase:
     silent: list[int] = field(default_factory=list)
     dead: dict[int, str] = field(default_factory=dict)
 
-    @property
-    def done(self) -> list[Done]:
-        """The replies of the ranks that carried it out."""
-        return [reply for reply in self.replies if isinstance(reply, Done)]
-
 
 class Gang(AllRanks):
     """The rank processes and their problem, as a context manager; ``evaluate`` never hangs and never raises for a
@@ -153,13 +148,12 @@ class Gang(AllRanks):
             raise
 
     def _begin(self, requests: Sequence[Request]) -> list[Done]:
-        result = self._ask(requests, "start")
-        failure = self._failure(result, "start")
-        if failure is not None:
-            last_words = f"; {advice()}" if shortage(failure.reason) else self.last_words()
+        answers = self._ask(requests, "start")
+        if isinstance(answers, Failed):
+            last_words = f"; {advice()}" if shortage(answers.reason) else self.last_words()
             self.close()
-            raise GangError(f"the ranks did not start: {failure.reason}{last_words}")
-        return result.done
+            raise GangError(f"the ranks did not start: {answers.reason}{last_words}")
+        return answers
 
     def close(self) -> None:
         """End every rank, by force if need be, and leave nothing behind. May be called twice."""
@@ -198,13 +192,12 @@ class Gang(AllRanks):
         calls = max(1, min(TRACED_CALLS[self._kind], int(TRACED_TIME / latency)))
         turns: list[Turn | Trace] = [Turn(each, min(2, calls - 1), calls) for each in dict.fromkeys([config, twin])]
         for request in (*turns, Trace()):
-            result = self._ask([request] * self.problem.world_size, "trace")
-            failure = self._failure(result, "trace")
-            if failure is not None:
-                if failure.broken:
+            answers = self._ask([request] * self.problem.world_size, "trace")
+            if isinstance(answers, Failed):
+                if answers.broken:
                     self._kill()
-                return failure
-            found.append(result.done)
+                return answers
+            found.append(answers)
         plain, *slower = (statistics.median(slowest([each.times for each in answers])) for answers in found[:-1])
         call = Traced.of(1.0, [each.events for each in found[-1]])
         if not all(call.ranks):
@@ -223,15 +216,16 @@ class Gang(AllRanks):
         """Send one request to all ranks. If one breaks or is silent, the gang is restarted."""
         if not self._processes:
             self._restart()
-        result = self._ask([request] * self.problem.world_size, phase)
-        failure = self._failure(result, phase)
-        if failure is not None:
-            return replace(failure, restart=self._restart()) if failure.broken else failure
-        check_same_work(result.done)
-        return result.done
+        answers = self._ask([request] * self.problem.world_size, phase)
+        if isinstance(answers, Failed):
+            return replace(answers, restart=self._restart()) if answers.broken else answers
+        check_same_work(answers)
+        return answers
 
-    def _ask(self, requests: Sequence[Request], phase: str) -> _Phase:
-        """Send each rank its request and collect the replies until the deadline."""
+    def _ask(self, requests: Sequence[Request], phase: str) -> list[Done] | Failed:
+        """Send each rank its request and collect the replies until the deadline; or the one failure that stands for
+        all.
+        """
         result = _Phase([None] * len(requests))
         for rank, request in enumerate(requests):
             try:
@@ -255,7 +249,7 @@ class Gang(AllRanks):
                 if not isinstance(result.replies[rank], Done):
                     deadline = min(deadline, time.monotonic() + GRACE)
         result.silent = sorted(open_ranks.values())
-        return result
+        return self._verdict(result, phase)
 
     def _explained(self, rank: int, reply: Reply) -> Reply:
         """An unexpected error that only says that there is no memory is no bug."""
@@ -265,8 +259,8 @@ class Gang(AllRanks):
                 return Failed(Outcome.OUT_OF_RESOURCES, short, broken=True)
         return reply
 
-    def _failure(self, phase: _Phase, name: str) -> Failed | None:
-        """The one outcome that stands for all ranks' replies, or None if all went well.
+    def _verdict(self, phase: _Phase, name: str) -> list[Done] | Failed:
+        """All ranks' replies if all went well, else the one outcome that stands for them.
 
         Raises GangError for a bug, WorkloadError where it is one of a user's workload.
         """
@@ -292,7 +286,7 @@ class Gang(AllRanks):
             return Failed(
                 Outcome.TIMED_OUT, f"no answer from rank {ranks} in phase {name} within {allowed:.0f} s", True
             )
-        return None
+        return [reply for reply in phase.replies if isinstance(reply, Done)]
 
     def _restart(self) -> float:
         """Kill the remaining ranks and start again; returns the seconds. Raises GangError after too many restarts."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import pkgutil
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Config
 from autotune.errors import AutotuneError, HeapExhausted, InputError, MissedBarrier, WorkloadError
 from autotune.machine import Machine
 from autotune.outcome import Outcome
-from autotune.processes.bound import die_with_parent
+from autotune.processes.bound import parents_connection
 from autotune.ranks import protocol
 from autotune.ranks.protocol import Bug, Done, Failed, Reply, Request
 from autotune.task import Task
@@ -314,10 +312,8 @@ def open_rank(opening: protocol.Open) -> tuple[Rank, dict[str, float]]:
 
 
 def main() -> None:
-    """Serve requests on the connection whose descriptor is the first argument, until the driver closes it."""
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
-    connection: Connection = Connection(descriptor)
+    """Serve requests until the driver closes the connection."""
+    connection = parents_connection()
     rank: Rank | None = None
     while True:
         try:

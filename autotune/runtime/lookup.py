@@ -18,7 +18,7 @@ from autotune.machine import machine as this_machine
 from autotune.outcome import DEFAULT_REGIME, Latency, Regime, regime_of
 from autotune.problem import Problem
 from autotune.runtime.entries import LOCK, UNTUNED, Entries, Measured, Served, forget_entries, read_entries, serve
-from autotune.settings import DEFAULTS, PIN, default_database_url, defaults_only, pinned
+from autotune.settings import DEFAULTS, PIN, default_database_url, pinned
 from autotune.task import Task
 from autotune.workloads import Workload, provenance_of, workload
 
@@ -137,7 +137,7 @@ def by_environment(found: Workload, task: Task[Problem]) -> Found | None:
     text = pinned(found.name)
     if text is not None:
         return Found(found.written(text, task), "pinned", None, f"{PIN.name} says {text}")
-    if defaults_only():
+    if DEFAULTS.value():
         return Found(found.default_config(task), "default", None, BY_DEFAULTS)
     return None
 

@@ -9,7 +9,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,9 +56,7 @@ class DirectStorage:
 
     def study(self, study: StudyRecord, space: Space, history: Iterable[TrialRecord]) -> LiveStudy:
         """A study of the storage's for one of ours; of its ``history``, what the storage lacks is added."""
-        live = LiveStudy(self, study, space)
-        live.begin(list(history))
-        return live
+        return LiveStudy(self, study, space, list(history))
 
     def close(self) -> None:
         self._storage.engine.dispose()
@@ -122,38 +120,33 @@ class LiveStorage(DirectStorage):
 class LiveStudy:
     """One of our studies in an Optuna storage: trials as they end, the winner among the study's attributes."""
 
-    def __init__(self, storage: DirectStorage, study: StudyRecord, space: Space) -> None:
+    _study: optuna.Study
+    """Set by the first of the jobs."""
+
+    def __init__(self, storage: DirectStorage, study: StudyRecord, space: Space, history: list[TrialRecord]) -> None:
+        """Make the study, or find what an interrupted run has left. What the finals measured anew is left out: it does
+        not compare with the search.
+        """
         self._storage, self._record, self._dimensions = storage, study, space.dimensions
         self._categories: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(dimension.values) for name, dimension in space.dimensions.items()
         }
         self._regime = Regime(study.key.regime)
-        self._study: optuna.Study | None = None
-
-    def begin(self, history: list[TrialRecord]) -> None:
-        """Make the study, or find what an interrupted run has left. What the finals measured anew is left out: it does
-        not compare with the search.
-        """
         self._storage.put(lambda: self._begin(history))
 
     def add(self, trial: TrialRecord) -> None:
         """A trial of the search, or a failed proof, that has ended."""
         ended = datetime.now()
-        self._storage.put(lambda: self._opened.add_trial(self._frozen(trial, ended)))
+        self._storage.put(lambda: self._study.add_trial(self._frozen(trial, ended)))
 
     def finish(self, winner: Winner) -> None:
         def write() -> None:
             values = {"winner": dict(winner.config), "winner, µs": winner.latency.of(self._regime)}
             baselines = {f"{name}, µs": latency.of(self._regime) for name, latency in winner.baselines.items()}
             for name, value in (values | baselines).items():
-                self._opened.set_user_attr(name, value)
+                self._study.set_user_attr(name, value)
 
         self._storage.put(write)
-
-    @property
-    def _opened(self) -> optuna.Study:
-        assert self._study is not None
-        return self._study
 
     def _begin(self, history: list[TrialRecord]) -> None:
         self._study = self._storage.open_study(study_name(self._record))
@@ -195,11 +188,8 @@ def live_storage(url: str | None) -> Iterator[LiveStorage | None]:
     if url is None:
         yield None
         return
-    live = LiveStorage(*_opened(url))
-    try:
+    with closing(LiveStorage(*_opened(url))) as live:
         yield live
-    finally:
-        live.close()
 
 
 @contextmanager
@@ -212,11 +202,8 @@ def direct_storage(url: str) -> Iterator[DirectStorage]:
     if opened.engine.dialect.name == "sqlite":
         event.listen(opened.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
         opened.engine.dispose()  # of connections from before
-    storage = DirectStorage(opened, place)
-    try:
+    with closing(DirectStorage(opened, place)) as storage:
         yield storage
-    finally:
-        storage.close()
 
 
 def _opened(url: str) -> tuple[RDBStorage, str]:

@@ -22,9 +22,13 @@ def _references() -> dict[str, importlib.metadata.EntryPoint]:
     return {point.name: point for point in found}
 
 
-@functools.cache
 def _from_files() -> dict[str, Workload]:
-    loaded = [each for path in WORKLOADS.value() or [] for each in instances(path)]
+    return _in_files(tuple(WORKLOADS.value() or ()))
+
+
+@functools.cache
+def _in_files(paths: tuple[str, ...]) -> dict[str, Workload]:
+    loaded = [each for path in paths for each in instances(path)]
     return {each.name: each for each in loaded}
 
 

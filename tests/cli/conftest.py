@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from fakes import EIGHT_GPUS, LAPTOP, Bench, bench_of
 
-from autotune.workloads import registry
-
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
@@ -25,6 +23,4 @@ def laptop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
 def toy(monkeypatch: pytest.MonkeyPatch, laptop: Bench) -> Bench:
     """A machine whose user has a workload of their own."""
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "toy_workload.py"))
-    registry._from_files.cache_clear()
-    monkeypatch.setattr(registry, "_from_files", registry._from_files.__wrapped__)  # forgotten after the test
     return laptop

@@ -17,11 +17,9 @@ from fakes import EIGHT_GPUS, LAPTOP, Bench, FakeGang, bench_of
 from model_configs import config
 
 from autotune.outcome import HostOverhead
-from autotune.workloads import registry
 
 SCREENS = sorted((Path(__file__).parent / "screens").glob("*.txt"))
 TOY = Path(__file__).parent / "toy_workload.py"
-FROM_FILES = registry._from_files
 
 PROMPT, QUIET = "$ tune ", " > /dev/null"
 
@@ -42,9 +40,7 @@ CHANGING = {
 def screen(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(TOY))
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(registry, "_from_files", FROM_FILES)
     bench = bench_of(LAPTOP if file.stem == "interpreted" else EIGHT_GPUS, monkeypatch, folder)
-    monkeypatch.setattr(registry, "_from_files", FROM_FILES.__wrapped__)  # forgotten after the test
     monkeypatch.setenv("AUTOTUNE_DB", "cache.db")
     monkeypatch.setenv("COLUMNS", "80")
     bench.prepare = with_host if file.stem != "interpreted" else bench.prepare

@@ -78,11 +78,6 @@ def states(url: str, *problems: Asked) -> list[str]:
         return [row.state for row in rows_of(problems, store)]
 
 
-def far_lease() -> Lease:
-    """Of a process on another host, of which only the heartbeat tells."""
-    return dataclasses.replace(Lease.new(), host="far", system="another boot")
-
-
 def dead_lease() -> Lease:
     return dataclasses.replace(Lease.new(), started="another start")
 

@@ -19,7 +19,6 @@ import autotune
 from autotune.cli import app
 from autotune.db import Store, Winner
 from autotune.errors import StoreError
-from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -27,13 +26,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "fleet.md"
 WORKLOAD = workload("all_gather_gemm")
 PROBLEM = autotune.AllGatherGemm(m=4096, n=28672, k=8192, world_size=8)
 CONFIG = WORKLOAD.default_config(Task(PROBLEM, EIGHT_GPUS)).replace(group_m=2)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    forget_lookups()
-    yield
-    forget_lookups()
 
 
 def finish(url: str) -> None:

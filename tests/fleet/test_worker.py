@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, begun
-from small_fleet import DONE, NOT_MEASURED, WORKLOAD, Host, asked, dead_lease, far_lease, lease, states
+from fakes import EIGHT_GPUS, begun, far_lease
+from small_fleet import DONE, NOT_MEASURED, WORKLOAD, Host, asked, dead_lease, lease, states
 
 import autotune.db.lease as leases
 from autotune.db import Lease, Store

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ from autotune.ranks.measure import WARM_CALLS
 from autotune.runtime import WARM_CALL
 from autotune.task import Task
 from autotune.tuning.finals import finals_plan
-from autotune.workloads import registry, workload
+from autotune.workloads import workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="the faults are planted in interpreted ranks")
 
@@ -118,15 +117,13 @@ def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A copy of the workload with planted faults, for a test to change between the driver's loading and the ranks'."""
     copy = tmp_path / "workload.py"
     copy.write_text(FAULTS.read_text())
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(copy))
     monkeypatch.setattr(gang_module, "GRACE", 1.0)
-    registry._from_files.cache_clear()
-    yield copy
-    registry._from_files.cache_clear()
+    return copy
 
 
 def left_in(place: Path) -> list[Path]:

@@ -82,7 +82,6 @@ def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
     found = workload("gemm_all_reduce")
     default = found.default_config(Task(problem, INTERPRETED))
     other = next(each for each in found.first_configs(Task(problem, INTERPRETED)) if each != default)
-    forget_lookups()
     with autotune.Context(1 << 20, url=url, regime=regime) as context:
         assert context.choose(problem).source == "default"
         with Store.open(url) as store:
@@ -95,7 +94,6 @@ def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
         context.release()
         assert (context.choose(problem).source, context.choose(problem).config) == ("exact", other)
         assert [each.winner.config for each in context.tuned(problem.workload).all] == [other]
-    forget_lookups()
 
 
 def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from autotune.runtime.lookup import Found, forget_lookups, lookup
 from autotune.search_spaces import numbers
 from autotune.task import Task
 from autotune.workloads import names, workload
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    forget_lookups()
-    yield
-    forget_lookups()
 
 
 def task_of(name: str) -> Task[Any]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,15 +28,13 @@ def problem(m: int) -> autotune.AllGatherGemm:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def url(tmp_path: Path) -> str:
     path = tmp_path / "cache.db"
     with Store.open(path) as store:
         for m in range(8, 88, 8):
             task = Task(problem(m), EIGHT_GPUS)
             store.finish(begun(store, FOUND, task).id, Winner(FOUND.default_config(task), latency_of(100.0)))
-    forget_lookups()
-    yield str(path)
-    forget_lookups()
+    return str(path)
 
 
 def look_up(url: str, m: int) -> bool:

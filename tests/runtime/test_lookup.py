@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -40,10 +39,8 @@ def tuned(group_m: int) -> Config:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Path]:
-    forget_lookups()
-    yield tmp_path / "cache.db"
-    forget_lookups()
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "cache.db"
 
 
 def keep(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import EIGHT_GPUS, Bench, bench_of
+from fakes import EIGHT_GPUS, bench_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_entries import make_entry
@@ -94,14 +94,8 @@ def sound() -> Any:
     return json.loads(write([make_entry()]))
 
 
-@pytest.fixture
-def imported_into(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "fuzzed.db") as store:
-        yield store
-
-
 @pytest.mark.parametrize("cases", [150, pytest.param(1400, marks=pytest.mark.slow)])
-def test_files(imported_into: Store, cases: int) -> None:
+def test_files(store: Store, cases: int) -> None:
     value = sound()
     ends: dict[str, int] = {"refused": 0, "taken": 0}
 
@@ -115,15 +109,16 @@ def test_files(imported_into: Store, cases: int) -> None:
             ends["refused"] += 1
             return
         with suppress(StoreError):
-            take(imported_into, review(entries, Here.of(imported_into), EIGHT_GPUS, replace=True))
+            take(store, review(entries, Here.of(store), EIGHT_GPUS, replace=True))
             ends["taken"] += 1
-            assert read(write(imported_into.entries())) is not None, "what came in can go out"
+            assert read(write(store.entries())) is not None, "what came in can go out"
 
     fuzz()
     assert ends["refused"] > cases / 14 and ends["taken"] > cases / 14
 
 
-def test_files_on_the_command_line(gpus: Bench, tmp_path: Path) -> None:
+def test_files_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus = bench_of(EIGHT_GPUS, monkeypatch, tmp_path)
     file, there = tmp_path / "configs.json", tmp_path / "there.db"
 
     @settings(FUZZ, max_examples=20)
@@ -140,8 +135,3 @@ def test_files_on_the_command_line(gpus: Bench, tmp_path: Path) -> None:
         assert not there.exists() or (result.exit_code < 2 and not dry), "a bad file stores nothing"
 
     fuzz()
-
-
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    return bench_of(EIGHT_GPUS, monkeypatch, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -13,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fakes import begun, far_lease
 from small_space import TASK, WORKLOAD, Ranks, kept, run, time_of
 
 from autotune.config import Config
-from autotune.db import CacheKey, Lease, Store
+from autotune.db import Lease, Store
 from autotune.db.lease import Held
 from autotune.errors import StoreError
 from autotune.tuning import Progress, Result, claim
-from autotune.workloads import provenance_of
 
 TESTS = Path(__file__).parents[1]
 HERE = f"process {os.getpid()} on "
@@ -45,13 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def study_of(store: Store) -> int:
-    key, provenance = CacheKey.of(TASK), provenance_of(WORKLOAD)
-    size = WORKLOAD.space.size(TASK)
-    return store.study(key, provenance, seed=0, space_size=size).id
-
-
-def lease_there() -> Lease:
-    return dataclasses.replace(Lease.new(), host="far", system="another boot")
+    return begun(store, WORKLOAD, TASK).id
 
 
 def until_waiting(seen: list[str], interrupt: bool = False) -> Callable[[Progress], None]:
@@ -156,8 +149,8 @@ def test_a_run_whose_study_was_taken_over_ends_in_words_and_changes_nothing(path
     with ThreadPoolExecutor(1) as pool, Store.open(path) as store:
         tuned = pool.submit(run, path, late)
         assert late.asked.wait(120)
-        silent = store.take_lease(study_of(store), lease_there())
-        assert store.take_lease(study_of(store), theirs := lease_there(), over=silent) is None
+        silent = store.take_lease(study_of(store), far_lease())
+        assert store.take_lease(study_of(store), theirs := far_lease(), over=silent) is None
         late.allowed.set()
         with pytest.raises(StoreError, match="study 1"):
             tuned.result()
@@ -169,8 +162,8 @@ def test_a_run_whose_study_another_finished_meanwhile_does_not_finish_it_again(p
     def takes_over(config: Config) -> float:
         if len(late.calls) == 24:  # in its finals
             with Store.open(path) as store:
-                silent = store.take_lease(study_of(store), lease_there())
-                assert store.take_lease(study_of(store), theirs := lease_there(), over=silent) is None
+                silent = store.take_lease(study_of(store), far_lease())
+                assert store.take_lease(study_of(store), theirs := far_lease(), over=silent) is None
                 store.release(study_of(store), theirs)
             others.append(run(path, Ranks()))
         return time_of(config)

@@ -20,19 +20,16 @@ from autotune.task import Task
 from autotune.tuning import screening
 from autotune.tuning.screening import Ahead, Screen
 from autotune.tuning.search import Candidate
-from autotune.workloads import registry, workload
+from autotune.workloads import workload
 
 FOUND = workload("all_gather_gemm")
 PROBLEM = FOUND.problem_type(m=64, n=128, k=64, world_size=2)
 
 
 @pytest.fixture(autouse=True)
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_COMPILE_WORKERS", "2")
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(Path(__file__).parent / "compilers.py"))
-    registry._from_files.cache_clear()
-    yield
-    registry._from_files.cache_clear()
 
 
 def config(number: int) -> Config:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from fakes import EIGHT_GPUS, latency_of
 
 from autotune.config import Config
@@ -31,12 +28,6 @@ def staged(stages: int, group_m: int = 4) -> Config:
 
 def of(**fields: Any) -> Task[Any]:
     return Task(dataclasses.replace(PROBLEM, **fields), EIGHT_GPUS)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "cache.db") as opened:
-        yield opened
 
 
 def finish(

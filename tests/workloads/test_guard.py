@@ -14,7 +14,6 @@ import autotune
 from autotune.cli import app
 from autotune.errors import InvalidConfig, InvalidProblem, WorkloadError
 from autotune.machine import INTERPRETED
-from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
 from autotune.workloads import workload
 from autotune.workloads.guard import WHOLE, guard_results
@@ -98,10 +97,8 @@ def test_an_error_of_ours_in_a_users_method_keeps_its_words_and_kind(tmp_path: P
 
 def test_a_look_up_serves_no_default_that_is_none_of_the_space(tmp_path: Path) -> None:
     found = workload(wrong_toy(tmp_path, "default_config", "return Config({'mode': 'tritn'})"))
-    forget_lookups()
     with pytest.raises(InvalidConfig, match="default_config"):
         autotune.lookup(found, found.problem_type(width=8, world_size=2), url=str(tmp_path / "none.db"))  # type: ignore[call-arg]
-    forget_lookups()
 
 
 @pytest.mark.parametrize("value", ["float('nan')", "-1.0", "'soon'"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from scripts import run_script
 
 import autotune
 from autotune.errors import AutotuneError, InputError
-from autotune.runtime.lookup import forget_lookups
 from autotune.task import Task
-from autotune.workloads import origin_of, reference_of, registry, workload
+from autotune.workloads import origin_of, reference_of, workload
 
 OWN = """
 from dataclasses import dataclass
@@ -49,15 +48,6 @@ def write(folder: Path, before: str = "", after: str = "", name: str = "my_op.py
     file = folder / name
     file.write_text(OWN.format(before=before, after=after))
     return file
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    forget_lookups()
-    registry._from_files.cache_clear()
-    yield
-    forget_lookups()
-    registry._from_files.cache_clear()
 
 
 def refused(reference: object) -> str:
@@ -231,7 +221,6 @@ def test_a_file_of_the_setting_needs_no_instance_of_its_class(tmp_path: Path, mo
 
     def set_to(file: Path) -> None:
         monkeypatch.setenv("AUTOTUNE_WORKLOADS", str(file))
-        registry._from_files.cache_clear()
 
     set_to(file)
     assert type(workload("own-rows")).__name__ == "Own" and reference_of(workload("own_rows")) == "own_rows"

@@ -1,18 +1,20 @@
-"""Connects to a database by URL or path, for reading or for writing."""
+"""Connects to a database by URL or path, for reading or for writing; or inspects it without changing it."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, Engine, make_url
+from sqlalchemy import URL, Connection, Engine, func, make_url, select
 from sqlalchemy.exc import ArgumentError
 
 from autotune.db.engines.database import WRITING, Database
+from autotune.db.engines.failures import translated
 from autotune.db.engines.postgresql import postgresql_engine
 from autotune.db.engines.schema import has_tables, make_tables
-from autotune.db.engines.sqlite import locked, sqlite_engine
+from autotune.db.engines.sqlite import file_is_writable, sqlite_engine
+from autotune.db.models import Trial
 from autotune.errors import NoDatabase, StoreError
 
 ALLOWED = "use a file's path, sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
@@ -21,6 +23,8 @@ SECRETS = ("password", "sslpassword")
 """Passwords among libpq's parameters."""
 
 MASK = "hidden"
+
+NAMES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
 def database_url(given: str | os.PathLike[str]) -> URL:
@@ -68,7 +72,7 @@ def without_secret(given: str) -> str:
 
 def open_database(url: URL, *, create: bool) -> Database:
     """Connect. With ``create`` also for writing: missing tables are made."""
-    engine, guard = connect(url, create=create)
+    engine = _connected(url, create=create)
     place = place_of(url)
     try:
         with engine.connect() as connection:
@@ -76,7 +80,7 @@ def open_database(url: URL, *, create: bool) -> Database:
         if not there and not create:
             raise NoDatabase(f"{place} has no iris-autotune tables yet; tune something to make them")
         if not there:
-            with guard, engine.execution_options(**{WRITING: True}).begin() as connection:
+            with engine.execution_options(**{WRITING: True}).begin() as connection:
                 make_tables(connection)
     except BaseException:  # Ctrl-C too: no connection is left open
         engine.dispose()
@@ -84,12 +88,57 @@ def open_database(url: URL, *, create: bool) -> Database:
     return Database(engine, place)
 
 
-def connect(url: URL, *, create: bool) -> tuple[Engine, AbstractContextManager[None]]:
-    """An engine on the database as it is, and the lock to hold while making its tables."""
+@dataclass(frozen=True)
+class Condition:
+    place: str
+    server: str
+    """``SQLite 3.45.1`` or ``PostgreSQL 15.18``."""
+    has_tables: bool
+    trials: int
+    writable: bool
+
+
+def condition(given: str | os.PathLike[str]) -> Condition:
+    """Inspect a database; makes nothing. Raises NoDatabase, and StoreError for an unusable one."""
+    url = database_url(given)
+    place = place_of(url)
+    with translated(place):
+        engine = _connected(url, create=False)
+        try:
+            with engine.connect() as connection:
+                return _condition(connection, place)
+        finally:
+            engine.dispose()
+
+
+def _connected(url: URL, *, create: bool) -> Engine:
+    """An engine on the database as it is; a SQLite file is made, with its tables, if ``create`` says so."""
     if url.get_backend_name() == "sqlite":
-        path = Path(str(url.database))
-        return sqlite_engine(path, create=create), locked(path)
-    return postgresql_engine(url), nullcontext()  # its writers' lock will do
+        return sqlite_engine(Path(str(url.database)), create=create)
+    return postgresql_engine(url)
+
+
+def _condition(connection: Connection, place: str) -> Condition:
+    there = has_tables(connection, place)
+    dialect = connection.dialect
+    if dialect.name == "sqlite":
+        _check_pages(connection, place)
+        writable = file_is_writable(Path(place))
+    else:
+        writable = connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "off"
+    count = connection.scalar(select(func.count()).select_from(Trial)) if there else 0
+    version = ".".join(map(str, dialect.server_version_info or ()))
+    return Condition(place, f"{NAMES[dialect.name]} {version}", there, count or 0, writable)
+
+
+def _check_pages(connection: Connection, place: str) -> None:
+    """Raise StoreError if SQLite's quick check finds damage."""
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        first_line = str(found).splitlines()[-1]
+        raise StoreError(
+            f"database {place} is damaged ({first_line}); restore a backup, or move it away and tune again"
+        )
 
 
 def _sqlite_url(path: str) -> URL:

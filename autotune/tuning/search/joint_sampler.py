@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import threading
@@ -16,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Config
 from autotune.tuning.search.learned_space import LearnedSpace
-from autotune.tuning.search.proposer import GUIDED_FROM, Given, Proposal, Proposer
+from autotune.tuning.search.proposer import GUIDED_FROM, Candidate, Given, Proposer
 
 REFUSED = "valid"
 """A trial that violates the constraint of this name was refused unrun: it says nothing about those beside it."""
@@ -61,8 +62,8 @@ class JointSampler(BaseSampler):
         self._seen: set[int] = set()
         self._settled = 0
         """All trials with a lower number have been seen."""
-        self._claims: dict[int, Proposal] = {}
-        self._next: Proposal | None = None
+        self._claims: dict[int, Candidate] = {}
+        self._next: Candidate | None = None
         self._shape: Shape | None = None
         if self._given is not None:
             self._take_shape(GivenSpace(self._given), self._given)
@@ -107,9 +108,11 @@ class JointSampler(BaseSampler):
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Learn how a trial ended, at once: results count in the order in which they come."""
+        ended = copy.copy(trial)
+        ended.state, ended.values = state, values
         with self._lock:
             self.catch_up(study)
-            self._take_in(study, trial, state, values)
+            self._take_in(study, ended)
 
     # For who asks and tells
 
@@ -152,51 +155,49 @@ class JointSampler(BaseSampler):
                 self._study = study.study_name
             for trial in trials[self._settled :]:
                 if trial.state.is_finished() and trial.number not in self._seen:
-                    self._take_in(study, trial, trial.state, trial.values)
+                    self._take_in(study, trial)
             while self._settled < len(trials) and self._settled in self._seen:
                 self._settled += 1
 
-    def _take_in(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+    def _take_in(self, study: Study, trial: FrozenTrial) -> None:
         self._seen.add(trial.number)
         claimed = self._claims.pop(trial.number, None)
         config = self._shape.config(trial) if self._shape is not None else None
         if self._next is not None and self._next.config == config:
             self._next = None  # it was tried without being asked for
-        if claimed is not None and (claimed.config != config or state not in LEARNT):
+        if claimed is not None and (claimed.config != config or trial.state not in LEARNT):
             # Other values were suggested than proposed, or the trial failed: again it might, so it is not tried again.
             self.proposer.release(claimed.config, again=claimed.config != config)
-        if state not in LEARNT or not trial.params:
+        if trial.state not in LEARNT or not trial.params:
             return
         if config is not None:
-            self.proposer.learn(config, self._judged(study, trial, state, values), REFUSED in _violated(trial))
+            self.proposer.learn(config, self._judged(study, trial), REFUSED in _violated(trial))
         elif self._given is None:
-            self._learn_shape(study, trial, state, values)
+            self._learn_shape(study, trial)
 
-    def _learn_shape(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+    def _learn_shape(self, study: Study, trial: FrozenTrial) -> None:
         """A trial that does not fit into what was known of the space: see it anew, in the light of all trials."""
         ended = [t for t in study.get_trials(deepcopy=False) if t.state in LEARNT and t.number in self._seen]
-        ended = [t for t in ended if t.params and t.number != trial.number]
-        if len(ended) + 1 < GUIDED_FROM:
+        ended = [*(t for t in ended if t.params and t.number != trial.number), trial]
+        if len(ended) < GUIDED_FROM:
             return
-        shape = LearnedSpace([*ended, trial])
+        shape = LearnedSpace(ended)
         self._take_shape(shape, shape.given)
-        for each, how, what in (*((t, t.state, t.values) for t in ended), (trial, state, values)):
+        for each in ended:
             config = shape.config(each)
             if config is not None:
-                self.proposer.learn(config, self._judged(study, each, how, what), REFUSED in _violated(each))
+                self.proposer.learn(config, self._judged(study, each), REFUSED in _violated(each))
 
     def _take_shape(self, shape: Shape, given: Given) -> None:
         self._shape, self._next = shape, None
         self._claims.clear()
         self.proposer = Proposer(given, self._random, self._seed, self._logarithmic)
 
-    def _judged(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> float | None:
+    def _judged(self, study: Study, trial: FrozenTrial) -> float | None:
         """The number to minimise; None where there is none."""
-        if state is not TrialState.COMPLETE or values is None or _violated(trial):
+        if trial.state is not TrialState.COMPLETE or trial.values is None or _violated(trial):
             return None
-        value = values[0]
+        value: float = trial.values[0]
         if not math.isfinite(value):
             return None
         if self._logarithmic:

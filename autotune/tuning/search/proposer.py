@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import optuna
+
 from autotune.config import Config, Value
 from autotune.outcome import Evaluation, Outcome
 from autotune.search_spaces import Space
@@ -92,11 +94,13 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Candidate:
     """A config to evaluate, and who proposed it."""
 
     config: Config
     source: str
+    trial: optuna.Trial | None = None
+    """Of the search's study, if that was asked."""
 
 
 class Proposer:
@@ -136,7 +140,7 @@ class Proposer:
         self._on_invalid = given.on_invalid
         self._first.extend(self._promising(given.predict))
 
-    def propose(self, elsewhere: Collection[Config] = ()) -> Proposal | None:
+    def propose(self, elsewhere: Collection[Config] = ()) -> Candidate | None:
         """The next config, never one that was proposed before; None where nothing new could be found.
 
         ``elsewhere`` are configs that others have under way.
@@ -146,7 +150,7 @@ class Proposer:
         while self._first:
             config = self._first.popleft()
             if config not in self._known:
-                return self._claim(Proposal(config, "first"))
+                return self._claim(Candidate(config, "first"))
         guided = len(self._measured) >= GUIDED_FROM and self._random.random() < GUIDED_SHARE
         proposal = self._guided(pending) if guided else None
         proposal = proposal or self._sampled() or self._guided(pending) or self._drawn()
@@ -198,12 +202,12 @@ class Proposer:
     def _near(self, best: float) -> float:
         return best + (math.log(NEAR) if self._logarithmic else (NEAR - 1) * abs(best))
 
-    def _claim(self, proposal: Proposal) -> Proposal:
+    def _claim(self, proposal: Candidate) -> Candidate:
         self._known.add(proposal.config)
         self._pending[proposal.config] = None
         return proposal
 
-    def _sampled(self) -> Proposal | None:
+    def _sampled(self) -> Candidate | None:
         """A proposal of TPE's; where that is invalid or known, a config next to it that is neither.
 
         Asking TPE again instead would cost some 50 ms each time, and once converged it repeats itself.
@@ -213,7 +217,7 @@ class Proposer:
             violation = self._space.violation(config, self._task)
             if violation is None and config not in self._known:
                 self._second_opinion.take(config, trial)
-                return Proposal(config, "sampler")
+                return Candidate(config, "sampler")
             if violation is not None:
                 self._second_opinion.refuse(trial)
                 if config not in self._known:
@@ -228,7 +232,7 @@ class Proposer:
                 else:
                     self._second_opinion.drop(trial)
             if beside is not None and beside not in self._known:
-                return Proposal(beside, "sampler")
+                return Candidate(beside, "sampler")
         return None
 
     def _mended(self, values: Mapping[str, Value]) -> Config | None:
@@ -248,7 +252,7 @@ class Proposer:
             mended[name] = self._random.choice(self._space.dimensions[name].values)
         return None
 
-    def _guided(self, pending: Sequence[Config]) -> Proposal | None:
+    def _guided(self, pending: Sequence[Config]) -> Candidate | None:
         """The surrogate's favourite: one step or a few from the best, or a draw from anywhere."""
         near = self._near_mode() if self._random.random() < NEAR_SHARE else {}
         for measured in (near, self._measured):
@@ -257,7 +261,7 @@ class Proposer:
                 targets = measured if self._logarithmic else _by_their_spread(measured)
                 favourite = self._surrogate.most_promising(pool, targets, self._failed, pending)
                 self.in_vain = self.in_vain + 1 if self._surrogate.expected < WORTH_A_TRIAL else 0
-                return Proposal(favourite, "surrogate")
+                return Candidate(favourite, "surrogate")
         return None
 
     def _near_mode(self) -> dict[Config, float]:
@@ -286,9 +290,9 @@ class Proposer:
             pool.update((config, None) for config in itertools.islice(drawn, DRAWN_ANYWHERE))
         return list(pool)
 
-    def _drawn(self) -> Proposal | None:
+    def _drawn(self) -> Candidate | None:
         drawn = self._drawn_anywhere()
-        return Proposal(drawn, "random") if drawn is not None else None
+        return Candidate(drawn, "random") if drawn is not None else None
 
     def _drawn_anywhere(self) -> Config | None:
         """Any unknown config, drawn at random; None once the space seems to be used up."""

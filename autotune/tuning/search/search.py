@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import optuna
 
@@ -14,20 +13,11 @@ from autotune.problem import Problem
 from autotune.search_spaces import Space
 from autotune.task import Task
 from autotune.tuning.search.joint_sampler import REFUSED, JointSampler
-from autotune.tuning.search.proposer import Given, no_prediction
+from autotune.tuning.search.proposer import Candidate, Given, no_prediction
 from autotune.tuning.search.tpe import ended
 
 FAILED = "works"
 """The constraint that a config violates which was run and failed."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A config to evaluate, and who proposed it."""
-
-    config: Config
-    source: str
-    trial: optuna.Trial | None = None
 
 
 class Search:

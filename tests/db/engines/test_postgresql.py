@@ -1,4 +1,6 @@
-"""PostgreSQL's additions to the store's contract: concurrent processes, bounded waits, its own refusals."""
+"""PostgreSQL's additions to the store's contract: concurrent processes, bounded waits, its own refusals; and Optuna's
+tables in the same database.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import optuna
 import postgres_server
 import pytest
+from optuna.storages import RDBStorage
 from sample import KEY, PROVENANCE, TRIAL, WINNER
 from sqlalchemy import URL, create_engine, event, text
-from studies import refusal
+from studies import fill, refusal
 from writers import started
 
 from autotune.db import Entry, Store
@@ -39,6 +43,26 @@ def test_a_lookup_makes_no_tables(database: URL) -> None:
     with pytest.raises(NoDatabase):
         Store.open(str(database), create=False)
     assert (condition(str(database)).has_tables, condition(str(database)).trials) == (False, 0)
+
+
+def fill_theirs(url: str) -> int:
+    """Two trials more in Optuna's tables; how many there are."""
+    storage = RDBStorage(url)
+    study = optuna.create_study(storage=storage, study_name="theirs", load_if_exists=True)
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+    count = len(study.trials)
+    storage.engine.dispose()
+    return count
+
+
+def test_a_database_that_optuna_has_made_takes_our_tables_too(database: URL) -> None:
+    """To a file that Optuna has made nothing is added; that Optuna adds its tables to ours, test_live holds."""
+    url = str(database)
+    assert fill_theirs(url) == 2
+    fill(url, 1)
+    assert fill_theirs(url) == 4
+    with Store.open(url, create=False) as store:
+        assert [entry.winner for entry in store.entries()] == [WINNER] and store.trials(1) == [TRIAL]
 
 
 def test_processes_make_and_fill_an_empty_database_at_once(database: URL) -> None:

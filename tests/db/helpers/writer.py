@@ -12,13 +12,12 @@ import warnings
 from sample import KEY, PROVENANCE, TRIAL
 
 from autotune.db import Store
+from autotune.processes.bound import parents_connection
 
 
 def main() -> None:
-    from ranks_of_functions import drivers_connection
-
     warnings.simplefilter("error")
-    driver = drivers_connection()
+    driver = parents_connection()
     trials = driver.recv()
     driver.send("ready")
     while place := driver.recv():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ranks_of_functions import DEADLINE, start, without_gpus
+
+from autotune.processes.python import kill_all
 
 
 class Writer:
@@ -45,9 +46,7 @@ class Writer:
         return self._process.wait(DEADLINE)
 
     def kill(self) -> None:
-        if self._process.returncode is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        kill_all([self._process])
 
 
 @contextmanager

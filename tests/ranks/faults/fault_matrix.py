@@ -27,7 +27,7 @@ from autotune.ranks import gang as gang_module
 from autotune.ranks.evaluation import RESTART
 from autotune.ranks.gang import Gang
 from autotune.task import Task
-from autotune.workloads import registry, workload
+from autotune.workloads import workload
 
 FILE = Path(__file__).parent / "faulty_workload.py"
 GOOD = Config({"mode": "bsp", "launch": "eager"})
@@ -127,7 +127,6 @@ def gang_of_victims(place: Path, world_size: int, grace: float, **dimensions: in
         patch.setenv("AUTOTUNE_WORKLOADS", str(FILE))
         patch.setattr(gang_module, "GRACE", grace)
         patch.setitem(evaluation.BURSTS, "interpreter", 1)
-        registry._from_files.cache_clear()
         found = workload("faulty")
         problem = found.problem_type(**dimensions, world_size=world_size)
         with Sniper(found, Task(problem, machine()), deadlines=dict.fromkeys(PHASES, PATIENT)) as started:
@@ -136,7 +135,6 @@ def gang_of_victims(place: Path, world_size: int, grace: float, **dimensions: in
         assert all(gone(pid, within=300) for pid in pids)
         assert os.listdir(place) == []
     assert not left_in_shared_memory(before)
-    registry._from_files.cache_clear()
 
 
 def survive(gang: Sniper, case: Case) -> None:

@@ -22,7 +22,7 @@ from autotune.outcome import Outcome
 from autotune.ranks import gang as gang_module
 from autotune.ranks.gang import Gang
 from autotune.task import Task
-from autotune.workloads import registry, workload
+from autotune.workloads import workload
 
 pytestmark = pytest.mark.skipif(not machine().is_interpreter, reason="see test_on_gpus.py")
 
@@ -126,7 +126,6 @@ AT_START = {
 def test_ranks_that_fail_at_the_start_stop_the_run(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FAULT_AT_START, f"{fault}, 1")
     monkeypatch.setattr(gang_module, "GRACE", 1.0)
-    registry._from_files.cache_clear()
     found = workload("faulty")
     problem = found.problem_type(m=32, n=64, k=64, world_size=2)
     start = 60.0 if fault == "hangs on the host" else 900.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from autotune.problem import Problem
 from autotune.ranks.evaluation import MeasurePlan
 from autotune.ranks.gang import Gang
 from autotune.task import Task
-from autotune.workloads import Workload, from_reference, registry, workload
+from autotune.workloads import Workload, from_reference, workload
 from autotune.workloads.built_in.all_gather_gemm import AllGatherGemmWorkload
 
 RUNS = 2 if machine().is_interpreter else 20
@@ -36,11 +35,8 @@ PUSH = Config({
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_WORKLOADS", __file__)
-    registry._from_files.cache_clear()
-    yield
-    registry._from_files.cache_clear()
 
 
 def evaluations(

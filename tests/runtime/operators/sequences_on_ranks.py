@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from calls import HEAP, call, drawn, error, problems
-from ranks_of_functions import drivers_connection, join
+from ranks_of_functions import join
 
 import autotune
 from autotune.config import Config
 from autotune.problem import Problem
+from autotune.processes.bound import parents_connection
 from autotune.task import Task
 from autotune.workloads import workload
 
@@ -127,8 +128,8 @@ def _chosen(problem: Problem, context: autotune.Context, number: int) -> Config 
 
 
 def main() -> None:
-    driver = drivers_connection()
-    join(*driver.recv(), gpu=torch.cuda.is_available())
+    driver = parents_connection()
+    join(*driver.recv())
     player = Rank()
     driver.send("ready")
     try:

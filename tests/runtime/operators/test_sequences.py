@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from ranks_of_functions import kill, start_rank
+from ranks_of_functions import start_rank
 from two_ranks import EVERYWHERE
 
-from autotune.processes.python import Process
+from autotune.processes.python import Process, kill_all
 
 DEADLINE = 1200.0
 """Seconds; only a real hang takes as long. A rank that dies is seen at once."""
@@ -60,7 +60,7 @@ class Pair:
         raise AssertionError(f"a rank died, or has not answered within {DEADLINE:.0f} s:\n{logs}")
 
     def end(self) -> None:
-        kill(process for process, _ in self._ranks)
+        kill_all([process for process, _ in self._ranks])
         for _, connection in self._ranks:
             connection.close()
         self._ranks.clear()
