@@ -102,7 +102,7 @@ class DispatchedWorkload(ExpertsWorkload):
 
 def check_routing(x: torch.Tensor, ids: torch.Tensor, gates: torch.Tensor) -> None:
     """Raise InvalidProblem unless ids and gates fit the tokens x [tokens, …]."""
-    fits = ids.dim() == 2 and ids.shape[0] == x.shape[0] and gates.shape == ids.shape
+    fits = ids.dim() == 2 and ids.shape[:1] == x.shape[:1] and gates.shape == ids.shape
     types = ids.dtype is torch.int32 and gates.dtype is torch.float32
     if not (fits and types and ids.is_contiguous() and gates.is_contiguous()):
         raise InvalidProblem(

@@ -153,6 +153,7 @@ def mixtures(context: autotune.Context) -> Cases:
         return autotune.moe_combine(context, *operands, **more)
 
     yield "x is [4", lambda: there(x[:4], ids, gates)
+    yield "x is []", lambda: there(x[0, 0], ids, gates)
     yield "torch.float32", lambda: there(x, ids.float(), gates)
     yield "torch.bfloat16", lambda: there(x, ids, gates.bfloat16())
     yield "contiguous", lambda: there(x.t().contiguous().t(), ids, gates)
