@@ -54,14 +54,6 @@ def positive(text: str) -> float:
     return value
 
 
-def share(text: str) -> tuple[str, int]:
-    """A field of the problem, and its total over all ranks, written NAME=TOTAL."""
-    name, equals, total = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: write NAME=TOTAL, such as kv-len=524288")
-    return name, whole(total)
-
-
 def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
     names = list(known)
 

@@ -13,7 +13,6 @@ from autotune.machine import INTERPRETED
 TABLE = str(Path(__file__).parents[2] / "bench" / "recordings" / "ar-16.json.gz")
 
 WRONG = {
-    "scaling": [("all-gather-gemm", "--divide", "m=x"), ("all-gather-gemm", "--world-sizes", "1,,2")],
     "between": [("--count", "0"), ()],
     "check_power": [("--only", "("), ("--in-turns",)],
     "cliffs": [("--only", "none"), ()],
