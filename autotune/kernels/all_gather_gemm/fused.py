@@ -18,13 +18,12 @@ from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
 from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
 from autotune.kernels.launching.contract import MaybeS
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import halves_constant
+from autotune.kernels.launching.one_program import barrier_launch, empty_launches
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
-from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.task import Task
 
 BLOCK = 2048
@@ -174,8 +173,7 @@ def _between(call: StagedCall) -> list[Launch]:
     """For ``tune taxes``: a barrier of all ranks, so that nobody computes while data travels."""
     if not call.knobs.phased:
         return []
-    arguments = call.common() | {"counters": call.scratch.ready, "trace": None, "FINISH": False}
-    return [Launch(barrier_kernel, 1, arguments, {"num_warps": 1}), *empty_launches(call.knobs.empty_launches)]
+    return [barrier_launch(call, call.scratch.ready), *empty_launches(call.knobs.empty_launches)]
 
 
 class _SideStream:

@@ -21,8 +21,8 @@ from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard
 from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import MaybeS
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run

@@ -14,8 +14,8 @@ from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_argumen
 from autotune.kernels.gemm_all_reduce.modes import Fused, ReduceTask
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.task import Task

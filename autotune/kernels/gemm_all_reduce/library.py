@@ -9,8 +9,8 @@ from autotune.kernels.gemm_all_reduce.modes import Library
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.tensors import Run
 from autotune.kernels.launching.way import LibraryWay
 

@@ -12,10 +12,10 @@ from autotune.kernels.gemm.library import multiply
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.library import Parts, SumCall, SummingWay
 from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine, ScatterTask
+from autotune.kernels.launching.one_program import barrier_launch
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Allocate, Run
-from autotune.kernels.primitives.barrier import barrier_kernel
 
 
 class CopyEngineWay(SummingWay[CopyEngine]):
@@ -29,8 +29,7 @@ class CopyEngineWay(SummingWay[CopyEngine]):
         """
         scratch, rows = call.scratch, call.problem.rows
         own = scratch.product[call.rank * rows : (call.rank + 1) * rows]
-        arguments = call.common() | {"counters": scratch.ready, "trace": None, "FINISH": False}
-        enter = Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
+        enter = barrier_launch(call, scratch.ready)
         return [enter, self.sum_launch(call, device.sum_kernel, own=own, inbox=scratch.inbox)]
 
     def run(self, call: SumCall[CopyEngine], launches: list[Launch]) -> Run:

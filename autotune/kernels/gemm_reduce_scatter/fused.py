@@ -14,9 +14,9 @@ from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
 from autotune.kernels.gemm_reduce_scatter.phases import sum_tiles_kernel
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.knobs import MEMORY
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import Allocate
 from autotune.task import Task

@@ -14,8 +14,8 @@ from autotune.kernels.gemm_reduce_scatter.modes import CustomCollective, Library
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import LibraryWay

@@ -9,9 +9,9 @@ import torch
 
 from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.one_program import seal_launch
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inbox
-from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.grouped_launch import GroupedOperands
