@@ -27,8 +27,9 @@ class CustomCollectiveWay(GemmWay[GemmAllReduce, CustomCollective, SummedTensors
     def scratch(self, task: ReduceTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Exchange:
         problem, tiles, tile = task.problem, _tiles(task.problem, mode), (1, mode.sum_block)
         chunks = problem.m // _rows(problem, mode)
-        parts = own((chunks, tiles, *tile), TORCH_DTYPES[problem.result_dtype])
-        return Exchange.of(problem, mode.exchange, mode.protocol, tiles, tile, shared, parts=parts)
+        dtype = TORCH_DTYPES[problem.result_dtype]
+        parts = own((chunks, tiles, *tile), dtype)
+        return Exchange.of(mode, problem.world_size, dtype, tiles, tile, shared, parts=parts)
 
     def launches(self, call: ChunksCall) -> list[Launch]:
         return [_all_reduce(call, number) for number in range(call.problem.m // _rows(call.problem, call.knobs))]
@@ -58,7 +59,7 @@ def _all_reduce(call: ChunksCall, number: int) -> Launch:
     c, residual = call.tensors.c[here], call.tensors.residual if problem.residual else None
     assert parts is not None
     arguments = {
-        **exchange_arguments(call, mode.exchange), "c": c, "bias": c, "BIAS": False, "M": 1, "N": height * problem.n,
+        **exchange_arguments(call), "c": c, "bias": c, "BIAS": False, "M": 1, "N": height * problem.n,
         "group_m": 1, "parts": parts[number], "residual": None if residual is None else residual[here],
         "BLOCK_M": 1, "BLOCK_N": mode.sum_block,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.task import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tiles(Exchange):
     """Both are this rank's alone."""
 
@@ -36,14 +36,12 @@ TilesCall = Call[GemmAllReduce, Fused, SummedTensors, Tiles]
 
 class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ReduceTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
-        problem = task.problem
+        problem, dtype = task.problem, TORCH_DTYPES[task.problem.result_dtype]
         tiles, tile = mode.tiles(problem.m, problem.n), (mode.block_m, mode.block_n)
         partials, tickets = mode.partials(problem.m, problem.n, own)
         return Tiles.of(
-            problem, mode.mode, mode.protocol, tiles, tile, shared,
-            wire_dtype(task) if problem.wire == "fp8" else None,
-            partials=partials, tickets=tickets,
-            parts=own((1, tiles, *tile), TORCH_DTYPES[problem.result_dtype]) if mode.phased else None,
+            mode, problem.world_size, dtype, tiles, tile, shared, wire_dtype(task) if problem.wire == "fp8" else None,
+            partials=partials, tickets=tickets, parts=own((1, tiles, *tile), dtype) if mode.phased else None,
         )  # fmt: skip
 
     def launches(self, call: TilesCall) -> list[Launch]:
@@ -57,7 +55,7 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
             return _in_phases(call, programs, tiles)
         combining = tiles if separate else 0
         arguments = {
-            **mode.common(Task(problem, call.machine), tensors), **exchange_arguments(call, mode.mode), "c": tensors.c,
+            **mode.common(Task(problem, call.machine), tensors), **exchange_arguments(call), "c": tensors.c,
             "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
             "partials": scratch.partials, "tickets": scratch.tickets, "M": problem.m, "N": problem.n,
             "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
@@ -76,7 +74,7 @@ def _in_phases(call: TilesCall, programs: int, tiles: int) -> list[Launch]:
     problem, mode, tensors = call.problem, call.knobs, call.tensors
     gemm = keep_tiles(call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False)
     common = mode.common(Task(problem, call.machine), tensors)
-    arguments = exchange_arguments(call, mode.mode) | {
+    arguments = exchange_arguments(call) | {
         **{name: common[name] for name in ("bias", "BIAS", "BLOCK_M", "BLOCK_N")},
         "c": tensors.c, "parts": call.scratch.parts, "M": problem.m, "N": problem.n,
         "group_m": math.ceil(problem.m / mode.block_m),

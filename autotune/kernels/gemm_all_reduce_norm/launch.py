@@ -86,11 +86,6 @@ class LibraryGemm(Way[GemmAllReduceNorm, CustomCollective, NormedTensors, Produc
         return 0.0
 
 
-class ExchangeWay(ExchangingWay):
-    def shots(self, mode: CustomCollective) -> str:
-        return mode.exchange
-
-
 class ThenNorm(
     Then[GemmAllReduceNorm, Any, NormedTensors], GemmWay[GemmAllReduceNorm, Any, NormedTensors, Pair | None]
 ):
@@ -106,7 +101,7 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
     modes = MODES
     ways = {
         Library: ThenNorm(BulkSynchronous(), LibraryNorm()), LibraryCollective: ThenNorm(BulkSynchronous(), AddNorm()),
-        CustomCollective: ThenNorm(LibraryGemm(), ExchangeWay()),
+        CustomCollective: ThenNorm(LibraryGemm(), ExchangingWay()),
         OneShot: ThenNorm(FusedWay(), AddNorm()), TwoShot: ThenNorm(FusedWay(), AddNorm()),
     }  # fmt: skip
     tensors_type: type[NormedTensors] = NormedTensors
