@@ -6,10 +6,9 @@ import math
 
 import torch
 
-from autotune.kernels.gemm_all_reduce.custom_collective import CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
-from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
+from autotune.kernels.gemm_all_reduce.library import BulkSynchronous, CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.modes import MODES, CustomCollective, Library, OneShot, TwoShot
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.launching.gemm import SummedTensors
