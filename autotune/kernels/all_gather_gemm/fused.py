@@ -13,7 +13,7 @@ from autotune.kernels.all_gather_gemm.modes import Ours, Pull, PullStaged, Push,
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
 from autotune.kernels.all_gather_gemm.push import push_kernel, return_kernel
-from autotune.kernels.all_gather_gemm.scratch import Counters, Inbox
+from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
 from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
@@ -21,6 +21,7 @@ from autotune.kernels.launching.contract import MaybeS
 from autotune.kernels.launching.gemm import halves_constant
 from autotune.kernels.launching.one_program import barrier_launch, empty_launches
 from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.scratch import Counters
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
@@ -63,7 +64,7 @@ class PullWay(FusedWay[Pull, Counters]):
         return True
 
     def scratch(self, task: GatherTask, mode: Pull, shared: Allocate, own: Allocate) -> Counters:
-        return Counters.of(task.problem, shared)
+        return Counters.of(task.problem.world_size, shared)
 
     def launches(self, call: GatherCall[Pull, Counters]) -> list[Launch]:
         """One program per tile or persistent."""

@@ -13,7 +13,7 @@ from autotune.dtypes import DTYPES
 from autotune.kernels.gemm_all_reduce.problem import SLOTS, GemmAllReduce, in_inboxes
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
-from autotune.kernels.launching.scratch import poison_inbox, wire_type
+from autotune.kernels.launching.scratch import poison_inboxes, wire_type
 from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.primitives.all_reduce import ONE_SHOT, PROTOCOLS, TWO_SHOT
 
@@ -61,11 +61,7 @@ class Exchange:
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
-        for inbox in (self.inbox, self.results, self.inbox_scales):
-            if inbox is not None:
-                poison_inbox(inbox)
-        if self.parts is not None:
-            self.parts.fill_(torch.nan)
+        poison_inboxes(self.inbox, self.results, self.inbox_scales, self.parts)
 
 
 def exchange_arguments(call: Call[GemmAllReduce, Any, SummedTensors, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import Allocate
 from autotune.task import Task
 
@@ -49,9 +50,7 @@ class Tiles:
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
-        self.inbox.fill_(float("nan"))
-        if self.inbox_scales is not None:
-            self.inbox_scales.fill_(float("nan"))
+        poison_inboxes(self.inbox, self.inbox_scales)
 
 
 TilesCall = Call[GemmReduceScatter, Fused, SummedTensors, Tiles]
