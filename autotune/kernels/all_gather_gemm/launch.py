@@ -33,7 +33,7 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         Push: StagedWay(), WarpSpecialized: WarpSpecializedWay(), CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = GemmTensors
-    results: tuple[str, ...] = ("c",)
+    results = ("c",)
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""
@@ -59,20 +59,7 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         return (3 if whole <= MOST_WORD_BYTES else 2) * whole + spare + scales + arrivals + (64 << 10)
 
 
-class ReturningKernels(AllGatherGemmKernels):
-    """Kernels that return the gathered A as a second result."""
-
-    tensors_type = GatherTensors
-    results = ("c", "gathered")
-
-
-class QuantisingKernels(AllGatherGemmKernels):
-    """Kernels that return C in fp8, its scales as a second result."""
-
-    tensors_type = QuantisedTensors
-    results = ("c", "c_scales")
-
-
 KERNELS = AllGatherGemmKernels()
-RETURNING = ReturningKernels()
-QUANTISING = QuantisingKernels()
+RETURNING = KERNELS.giving(GatherTensors, "c", "gathered")
+QUANTISING = KERNELS.giving(QuantisedTensors, "c", "c_scales")
+"""C in fp8, and its scales."""

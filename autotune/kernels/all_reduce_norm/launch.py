@@ -25,7 +25,7 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         OneShot: ExchangingWay(), TwoShot: ExchangingWay(),
     }  # fmt: skip
     tensors_type = Tensors
-    results: tuple[str, ...] = ("normed", "total")
+    results = ("normed", "total")
 
     def tensors(self, problem: AllReduceNorm, shared: Allocate, own: Allocate) -> Tensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.dtype]
@@ -42,12 +42,6 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
 
 
-class QuantisingKernels(AllReduceNormKernels):
-    """Kernels whose norm is fp8, its scales a third result."""
-
-    tensors_type = QuantisedTensors
-    results = ("normed", "total", "scales")
-
-
 KERNELS = AllReduceNormKernels()
-QUANTISING = QuantisingKernels()
+QUANTISING = KERNELS.giving(QuantisedTensors, "normed", "total", "scales")
+"""The norm in fp8, and its scales."""

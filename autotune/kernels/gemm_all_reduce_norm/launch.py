@@ -104,8 +104,8 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
         CustomCollective: ThenNorm(LibraryGemm(), ExchangingWay()),
         OneShot: ThenNorm(FusedWay(), AddNorm()), TwoShot: ThenNorm(FusedWay(), AddNorm()),
     }  # fmt: skip
-    tensors_type: type[NormedTensors] = NormedTensors
-    results: tuple[str, ...] = ("normed", "c")
+    tensors_type = NormedTensors
+    results = ("normed", "c")
 
     def tensors(self, problem: GemmAllReduceNorm, shared: Allocate, own: Allocate) -> NormedTensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.result_dtype]
@@ -122,12 +122,6 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
         return max(reducing.KERNELS.scratch_bytes(problem), norming.KERNELS.scratch_bytes(problem.norm))
 
 
-class QuantisingKernels(GemmAllReduceNormKernels):
-    """Kernels whose norm is fp8, its scales a third result."""
-
-    tensors_type = QuantisedTensors
-    results = ("normed", "c", "scales")
-
-
 KERNELS = GemmAllReduceNormKernels()
-QUANTISING = QuantisingKernels()
+QUANTISING = KERNELS.giving(QuantisedTensors, "normed", "c", "scales")
+"""The norm in fp8, and its scales."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
@@ -81,6 +82,12 @@ class ModeKernels(Kernels[P, Any, T, Any]):
     def __init_subclass__(cls) -> None:
         assert cls.ways.keys() == set(cls.modes.by_name.values()), "each mode has a way"
         cls.knobs = cls.modes  # type: ignore[assignment]  # it reads configs, too
+
+    def giving(self, tensors_type: type[T], *results: str) -> Self:
+        """The same kernels where a call has other results, which lie in tensors of this type."""
+        kernels = copy.copy(self)
+        kernels.tensors_type, kernels.results = tensors_type, results
+        return kernels
 
     def way(self, mode: Mode[P]) -> Way[P, Any, T, Any]:
         return self.ways[type(mode)]
