@@ -13,8 +13,7 @@ from autotune.kernels.all_gather_gemm.library import MultiplyingWay
 from autotune.kernels.all_gather_gemm.library_modes import CopyEngine
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
-from autotune.kernels.all_gather_gemm.way import GatherCall
+from autotune.kernels.all_gather_gemm.way import GatherCall, returned_of, scales_of_c
 from autotune.kernels.launching.one_program import barrier_launch, seal_launch
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait

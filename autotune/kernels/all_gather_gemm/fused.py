@@ -15,8 +15,7 @@ from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
 from autotune.kernels.all_gather_gemm.push import push_kernel, return_kernel
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
-from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
+from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step, returned_of, scales_of_c
 from autotune.kernels.launching.contract import MaybeS
 from autotune.kernels.launching.gemm import halves_constant
 from autotune.kernels.launching.one_program import barrier_launch, empty_launches

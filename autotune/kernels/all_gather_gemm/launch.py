@@ -12,8 +12,8 @@ from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import MOST_ROWS_ACROSS
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
-from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
+from autotune.kernels.all_gather_gemm.way import GatherTensors, QuantisedTensors
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate

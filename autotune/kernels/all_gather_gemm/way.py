@@ -1,8 +1,9 @@
-"""Shared by the ways of all-gather + GEMM: operands that peers read, and arguments of kernels that move A."""
+"""Shared by the ways of all-gather + GEMM: tensors, those that peers read, and arguments of kernels that move A."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,30 @@ GatherCall = Call[AllGatherGemm, M, GemmTensors, MaybeS]
 
 MOST_SPLIT_ROW = 64
 """Elements: a row whose largest power-of-two factor is at least this is moved in such pieces, another one whole."""
+
+
+@dataclass(frozen=True)
+class GatherTensors(GemmTensors):
+    """Tensors with the gathered A, [m, k], as a result."""
+
+    gathered: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class QuantisedTensors(GemmTensors):
+    """Tensors with the scales of C in fp8, fp32 [m, columns / 128]."""
+
+    c_scales: torch.Tensor | None = None
+
+
+def returned_of(tensors: GemmTensors) -> torch.Tensor | None:
+    """The tensor for the gathered A; None where it is no result."""
+    return tensors.gathered if isinstance(tensors, GatherTensors) else None
+
+
+def scales_of_c(tensors: GemmTensors) -> torch.Tensor | None:
+    """The tensor for the scales of C; None where C has none."""
+    return tensors.c_scales if isinstance(tensors, QuantisedTensors) else None
 
 
 class GatherWay(Way[AllGatherGemm, M, GemmTensors, MaybeS]):
