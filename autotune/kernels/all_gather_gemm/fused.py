@@ -24,7 +24,6 @@ from autotune.kernels.launching.scratch import Counters
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
-from autotune.task import Task
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
@@ -40,7 +39,7 @@ def _gemm(call: GatherCall[Any, Any]) -> dict[str, Any]:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     c = tensors.c.unflatten(0, (problem.world_size, problem.shard[0])) if _by_shard(problem, mode) else tensors.c
     return {
-        **mode.common(Task(problem, call.machine), tensors), **call.common(), **of_shard(call),
+        **mode.common(call.task, tensors), **call.common(), **of_shard(call),
         "c": mode.c_operand(problem, c),
         "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
         "c_scales": scales_of_c(tensors), "N": problem.n_local, "result": tensors.c,
@@ -147,7 +146,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
         "SLOTS": _slots(mode), "GATHERED": gathered, "CHUNKS": mode.k_chunks,
         **of_step(problem, mode, mode.k_chunks),
     }  # fmt: skip
-    in_two_parts = mode.in_two_parts(Task(problem, call.machine)) and not mode.preload_b
+    in_two_parts = mode.in_two_parts(call.task) and not mode.preload_b
     kind = FETCH if isinstance(mode, PullStaged) else PUSH if same_launch else NONE
     gemm = _gemm(call) | transfer | {
         "a": mode.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),

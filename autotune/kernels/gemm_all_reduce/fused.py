@@ -18,7 +18,6 @@ from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
-from autotune.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,8 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
             return _in_phases(call, programs, tiles)
         combining = tiles if separate else 0
         arguments = {
-            **mode.common(Task(problem, call.machine), tensors), **exchange_arguments(call), "c": tensors.c,
-            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
+            **mode.common(call.task, tensors), **exchange_arguments(call), "c": tensors.c,
+            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(call.task)),
             "partials": scratch.partials, "tickets": scratch.tickets, "M": problem.m, "N": problem.n,
             "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
             "trace": mode.trace_of(programs + combining, tensors.c),
@@ -73,7 +72,7 @@ def _in_phases(call: TilesCall, programs: int, tiles: int) -> list[Launch]:
     """For ``tune taxes``: the GEMM, then the all-reduce of the tiles that it has kept, column by column."""
     problem, mode, tensors = call.problem, call.knobs, call.tensors
     gemm = keep_tiles(call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False)
-    common = mode.common(Task(problem, call.machine), tensors)
+    common = mode.common(call.task, tensors)
     arguments = exchange_arguments(call) | {
         **{name: common[name] for name in ("bias", "BIAS", "BLOCK_M", "BLOCK_N")},
         "c": tensors.c, "parts": call.scratch.parts, "M": problem.m, "N": problem.n,

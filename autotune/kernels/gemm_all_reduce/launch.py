@@ -12,7 +12,7 @@ from autotune.kernels.gemm_all_reduce.library import BulkSynchronous, CustomColl
 from autotune.kernels.gemm_all_reduce.modes import MODES, CustomCollective, Library, OneShot, TwoShot
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.launching.gemm import SummedTensors
-from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.launching.way import ModeKernels
 
 LARGEST_TILE = 256
@@ -32,8 +32,7 @@ class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
     results = ("c",)
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> SummedTensors:
-        a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
-        return SummedTensors.of(problem, a, (problem.k_local, problem.n), (problem.m, problem.n), own)
+        return SummedTensors.of(problem, own)
 
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
         """The largest inbox that the space allows, and the counters of the smallest tiles."""

@@ -20,7 +20,6 @@ from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import Allocate
-from autotune.task import Task
 
 SLOTS = 2
 """Places for the tiles under way, used in turn; see device.py."""
@@ -96,8 +95,8 @@ def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     resident = None if mode.schedule == "tile" else programs
     arguments = {
-        **mode.common(Task(problem, call.machine), tensors), **call.common(),
-        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
+        **mode.common(call.task, tensors), **call.common(),
+        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(call.task)),
         "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
         "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
@@ -117,7 +116,7 @@ def _in_phases(call: TilesCall) -> list[Launch]:
         call, _programs(call), kept=scratch.inbox, kept_scales=scratch.inbox_scales, rows=problem.rows, SLOTS=SLOTS,
         FLATTEN=mode.schedule == "flattened",
     )  # fmt: skip
-    known = mode.common(Task(problem, call.machine), tensors) | call.common()
+    known = mode.common(call.task, tensors) | call.common()
     arguments = {name: known[name] for name in sum_tiles_kernel.arg_names if name in known} | {
         "result": tensors.c, "residual": tensors.residual, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "rows": problem.rows, "N": problem.n, "ready": scratch.ready,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
+from autotune.kernels.gemm.problem import GemmProblem, SummedProblem, scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.task import Task
 
@@ -53,13 +53,12 @@ class SummedTensors(GemmTensors):
     residual: torch.Tensor | None = None
 
     @classmethod
-    def of(
-        cls, problem: GemmProblem, a: torch.Tensor, b_shape: tuple[int, int], c_shape: tuple[int, int],
-        allocate: Allocate,
-    ) -> SummedTensors:  # fmt: skip
-        """``allocate``, and the residual where the problem has one."""
-        gemm = GemmTensors.allocate(problem, a, b_shape, c_shape, allocate)
-        return cls(**vars(gemm), residual=allocate(c_shape, gemm.c.dtype) if problem.residual else None)
+    def of(cls, problem: SummedProblem, allocate: Allocate) -> SummedTensors:
+        """All of them, with undefined contents."""
+        a = allocate((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
+        shape = problem.rows, problem.n
+        gemm = GemmTensors.allocate(problem, a, (problem.k_local, problem.n), shape, allocate)
+        return cls(**vars(gemm), residual=allocate(shape, gemm.c.dtype) if problem.residual else None)
 
 
 def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
