@@ -11,8 +11,7 @@ from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
-from autotune.kernels.launching.then import Then
-from autotune.kernels.launching.way import ModeKernels
+from autotune.kernels.launching.way import ModeKernels, Then
 from autotune.sizes import round_up
 
 LARGEST_BLOCK = 16

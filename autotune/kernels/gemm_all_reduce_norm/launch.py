@@ -30,8 +30,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.launching.then import Pair, Then
-from autotune.kernels.launching.way import ModeKernels, Way
+from autotune.kernels.launching.way import ModeKernels, Pair, Then, Way
 
 
 @dataclass(frozen=True, kw_only=True)
