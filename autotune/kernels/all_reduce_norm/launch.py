@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from autotune.kernels.all_reduce_norm.exchanging import ExchangingWay
-from autotune.kernels.all_reduce_norm.library import AddNorm, AllReduce, LibraryNorm, QuantisedTensors, Tensors
 from autotune.kernels.all_reduce_norm.modes import MODES, Library, LibraryCollective, OneShot, TwoShot
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.all_reduce_norm.ways import (
+    AddNorm,
+    AllReduce,
+    ExchangingWay,
+    LibraryNorm,
+    QuantisedTensors,
+    Tensors,
+)
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from autotune.kernels.all_reduce_norm import launch as norming
-from autotune.kernels.all_reduce_norm import library
-from autotune.kernels.all_reduce_norm.exchanging import ExchangingWay
-from autotune.kernels.all_reduce_norm.library import AddNorm, LibraryNorm, Tensors
+from autotune.kernels.all_reduce_norm import ways
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.all_reduce_norm.ways import AddNorm, ExchangingWay, LibraryNorm, Tensors
 from autotune.kernels.gemm.library import GemmWay, multiply
 from autotune.kernels.gemm_all_reduce import launch as reducing
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
@@ -53,7 +52,7 @@ class QuantisedTensors(NormedTensors):
     scales: torch.Tensor
 
     def norming(self, summed: torch.Tensor) -> Tensors:
-        return library.QuantisedTensors(**vars(super().norming(summed)), scales=self.scales)
+        return ways.QuantisedTensors(**vars(super().norming(summed)), scales=self.scales)
 
 
 @dataclass(frozen=True)
