@@ -159,10 +159,6 @@ class Exchanging(Norming, Mode[AllReduceNorm]):
         WORDS_ARRIVE,
     )  # fmt: skip
 
-    @property
-    def exchange(self) -> str:
-        return self.mode
-
     def latency(self, task: NormTask, rates: Rates) -> None:
         return None
 

@@ -14,7 +14,7 @@ from autotune.kernels.all_reduce_norm import device
 from autotune.kernels.all_reduce_norm.modes import Norming, NormTask
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
-from autotune.kernels.gemm_all_reduce.exchange import SHOTS, Exchange
+from autotune.kernels.gemm_all_reduce.exchange import SHOTS, Exchange, shots_of
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
@@ -126,7 +126,7 @@ class ExchangingWay(Way[AllReduceNorm, Any, Tensors, Exchange]):
         arguments = {
             **norm_arguments(problem, mode, call.tensors), **call.common(), "inbox": scratch.inbox,
             "sums": scratch.results, "arrivals": scratch.arrivals, "returns": scratch.returns,
-            "MODE": SHOTS[mode.exchange].value, "PROTOCOL": PROTOCOLS[mode.protocol].value,
+            "MODE": SHOTS[shots_of(mode)].value, "PROTOCOL": PROTOCOLS[mode.protocol].value,
             "SENDERS": mode.senders,
         }  # fmt: skip
         programs = blocks(problem, mode) * (mode.senders + 1)

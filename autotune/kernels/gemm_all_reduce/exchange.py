@@ -20,6 +20,11 @@ from autotune.kernels.primitives.all_reduce import ONE_SHOT, PROTOCOLS, TWO_SHOT
 SHOTS = {"one_shot": ONE_SHOT, "two_shot": TWO_SHOT}
 
 
+def shots_of(mode: Any) -> str:
+    """One of ``SHOTS``: a word of the config, or else its mode."""
+    return str(vars(mode).get("exchange", mode.mode))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """Memory between launches, zero at the start. All but ``parts`` lies on the heap."""
@@ -46,7 +51,7 @@ class Exchange:
         quantised: torch.dtype | None = None, **further: Any,
     ) -> Self:  # fmt: skip
         """Memory for so many tiles of this shape; ``quantised`` is the type of parts that travel as fp8."""
-        parts, results = in_inboxes(mode.exchange, tiles, world_size)
+        parts, results = in_inboxes(shots_of(mode), tiles, world_size)
         wire = wire_type(mode.protocol, dtype)
         words = math.prod(tile) * dtype.itemsize * (2 if mode.protocol == "ll" else 1) // wire.itemsize
         return cls(
@@ -70,7 +75,7 @@ def exchange_arguments(call: Call[GemmAllReduce, Any, SummedTensors, Any]) -> di
     return {
         **call.common(), "inbox": scratch.inbox, "inbox_scales": scratch.inbox_scales, "results": scratch.results,
         "arrivals": scratch.arrivals, "returns": scratch.returns,
-        "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "MODE": SHOTS[mode.exchange].value,
+        "TYPE": getattr(tl, DTYPES[problem.result_dtype].triton), "MODE": SHOTS[shots_of(mode)].value,
         "PROTOCOL": PROTOCOLS[mode.protocol].value,
         "residual": call.tensors.residual if problem.residual else None,
     }  # fmt: skip

@@ -231,10 +231,6 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     combined_by: ClassVar[str]
     """``combine`` of an untuned config."""
 
-    @property
-    def exchange(self) -> str:
-        return self.mode
-
     def latency(self, task: ReduceTask, rates: Rates) -> float:
         computation = tiled_gemm(task, self, rates, task.machine.compute_units)
         return overlapped(computation, links(task.problem, rates), PIECES, rates)
