@@ -44,6 +44,11 @@ def multiply(
         torch.addmm(bias, a, tensors.b, out=out)
 
 
+def scales_of_rows(problem: GemmProblem, scale_a: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+    """The scales of some rows of A."""
+    return scale_a if scale_a is None or problem.scales == "tensor" else scale_a[rows]
+
+
 def _multiply_wide(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None) -> None:
     """A product in fp32 of operands of 16 bits, which torch has on NVIDIA GPUs alone."""
     if out.is_cuda and torch.version.cuda:

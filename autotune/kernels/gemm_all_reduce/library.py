@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from autotune.kernels.gemm.library import GemmWay, multiply, ring
+from autotune.kernels.gemm.library import GemmWay, multiply, ring, scales_of_rows
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import CustomCollective, Library, ReduceTask
@@ -38,14 +38,16 @@ class BulkSynchronous(
         problem, tensors = call.problem, call.tensors
         between = empty_launches(call.knobs.empty_launches)
         afterwards = tensors.residual if problem.residual and problem.scaled else None
-        reduce = _gathered_and_summed if problem.deterministic else _all_reduced
 
         def run() -> None:
             part = torch.empty_like(tensors.c) if problem.deterministic else tensors.c
             multiply(problem, tensors.a, tensors.scale_a, tensors, part, _added(problem, tensors, call.rank))
             for launch in between:
                 launch.run()
-            reduce(call, part)
+            if problem.deterministic:
+                _gather_and_sum(call, part)
+            else:
+                torch.distributed.all_reduce(part, group=call.group)
             if afterwards is not None:
                 tensors.c.add_(afterwards)
 
@@ -55,11 +57,7 @@ class BulkSynchronous(
         return ring(problem.world_size) + 2 * problem.residual
 
 
-def _all_reduced(call: LibraryCall, part: torch.Tensor) -> None:
-    torch.distributed.all_reduce(part, group=call.group)
-
-
-def _gathered_and_summed(call: LibraryCall, part: torch.Tensor) -> None:
+def _gather_and_sum(call: LibraryCall, part: torch.Tensor) -> None:
     problem = call.problem
     parts = part.new_empty((problem.world_size * problem.m, problem.n))
     all_gather_single(parts, part, call.group)
@@ -134,31 +132,19 @@ class Chunks:
         assert heap is not None and parts is not None, "a call that is only compiled is not run"
         self._problem, self._tensors = problem, tensors
         self._bias = tensors.bias if heap.rank == 0 else None
-        rows = problem.m // len(launches)
-        self._chunks = [
-            (
-                tensors.a[number * rows : (number + 1) * rows],
-                _scales(problem, tensors.scale_a, number * rows, rows),
-                part.view(-1)[: rows * problem.n].view(rows, problem.n),
-                launch,
-            )
-            for number, (part, launch) in enumerate(zip(parts, launches, strict=True))
-        ]
-        self._cuda = heap.device.type == "cuda"
+        rows, self._chunks = problem.m // len(launches), []
+        for number, (part, launch) in enumerate(zip(parts, launches, strict=True)):
+            here = slice(number * rows, (number + 1) * rows)
+            scales = scales_of_rows(problem, tensors.scale_a, here)
+            self._chunks.append((tensors.a[here], scales, part.view(-1)[: rows * problem.n].view(rows, -1), launch))
         self._reducing = side_stream(heap, "all-reduces") if len(launches) > 1 else None
 
     def __call__(self) -> None:
         """Enqueue one call; what the caller enqueues next on its stream comes after all of it."""
-        main = torch.cuda.current_stream() if self._cuda and self._reducing is not None else None
+        main = torch.cuda.current_stream() if self._reducing is not None else None
         for a, scale_a, product, launch in self._chunks:
             multiply(self._problem, a, scale_a, self._tensors, product, self._bias)
-            if self._reducing is not None:
-                wait([self._reducing], [main])
+            wait([self._reducing], [main])
             with on(self._reducing):
                 launch.run()
-        if self._reducing is not None:
-            wait([main], [self._reducing])
-
-
-def _scales(problem: GemmAllReduce, scale_a: torch.Tensor | None, begin: int, rows: int) -> torch.Tensor | None:
-    return scale_a if scale_a is None or problem.scales == "tensor" else scale_a[begin : begin + rows]
+        wait([main], [self._reducing])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm.library import multiply, scales_of_rows
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.library import Parts, SumCall, SummingWay
 from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine, ScatterTask
@@ -87,10 +87,9 @@ class Copies:
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
             ]
-            scales = tensors.scale_a
-            if scales is not None and problem.scales != "tensor":
-                scales = scales[begin:end]
-            self._chunks.append(_Chunk(tensors.a[begin:end], scales, scratch.product[begin:end], copies))
+            here = slice(begin, end)
+            scales = scales_of_rows(problem, tensors.scale_a, here)
+            self._chunks.append(_Chunk(tensors.a[here], scales, scratch.product[here], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(call.knobs.gemm_streams)]
