@@ -15,7 +15,8 @@ from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
 from autotune.kernels.all_gather_gemm.way import GatherTensors, QuantisedTensors
 from autotune.kernels.gemm.problem import blocks
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmTensors, readable
+from autotune.kernels.launching.mode import Mode
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
 
@@ -46,6 +47,13 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         if not problem.gathered:
             return gemm
         return GatherTensors(**vars(gemm), gathered=own((problem.m, problem.k), a.dtype))
+
+    def readable(
+        self, problem: AllGatherGemm, knobs: Mode[AllGatherGemm], name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
+        copied = name == "a" and not problem.in_place and self.read_by_peers(problem, knobs) is not None
+        return operand if copied else readable(name, operand)
 
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
         """Two inboxes with spare rows, or one and two slots of words, and the counters of the smallest units; with

@@ -13,7 +13,7 @@ from autotune.kernels.all_gather_gemm.modes import Staged
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, MaybeS
-from autotune.kernels.launching.gemm import GemmTensors, readable
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.way import M, Way
 
 GatherCall = Call[AllGatherGemm, M, GemmTensors, MaybeS]
@@ -58,12 +58,6 @@ class GatherWay(Way[AllGatherGemm, M, GemmTensors, MaybeS]):
     def also_read_by_peers(self, problem: AllGatherGemm, mode: M) -> tuple[str, ...]:
         """The scales of the shard, if peers pull or copy it."""
         return ("scale_a",) if problem.gathers_scales and self.peers_read(mode) else ()
-
-    def readable(self, problem: AllGatherGemm, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
-        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
-        if name == "a" and self.peers_read(mode) and not problem.in_place:
-            return operand
-        return readable(name, operand)
 
 
 def _hint(problem: AllGatherGemm) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.gemm.kept_tiles import keep_tiles
-from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import Fused, ReduceTask
@@ -18,6 +17,7 @@ from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
 from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
+from autotune.kernels.launching.way import Way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Tiles(Exchange):
 TilesCall = Call[GemmAllReduce, Fused, SummedTensors, Tiles]
 
 
-class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
+class FusedWay(Way[GemmAllReduce, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ReduceTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
         problem, dtype = task.problem, TORCH_DTYPES[task.problem.result_dtype]
         tiles, tile = mode.tiles(problem.m, problem.n), (mode.block_m, mode.block_n)

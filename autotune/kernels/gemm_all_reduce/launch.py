@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from autotune.kernels.gemm.library import GemmKernels
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous, CustomCollectiveWay
@@ -20,7 +21,7 @@ SMALLEST_TILE = (16, 32)
 MOST_SUM_BLOCK = 8192
 
 
-class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
+class GemmAllReduceKernels(GemmKernels, ModeKernels[GemmAllReduce, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(),

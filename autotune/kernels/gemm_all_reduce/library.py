@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from autotune.kernels.gemm.library import GemmWay, multiply, ring, scales_of_rows
+from autotune.kernels.gemm.library import multiply, ring, scales_of_rows
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import CustomCollective, Library, ReduceTask
@@ -19,15 +19,13 @@ from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.launching.way import LibraryWay
+from autotune.kernels.launching.way import LibraryWay, Way
 
 LibraryCall = Call[GemmAllReduce, Library, SummedTensors, None]
 ChunksCall = Call[GemmAllReduce, CustomCollective, SummedTensors, Exchange]
 
 
-class BulkSynchronous(
-    LibraryWay[GemmAllReduce, Library, SummedTensors], GemmWay[GemmAllReduce, Library, SummedTensors, None]
-):
+class BulkSynchronous(LibraryWay[GemmAllReduce, Library, SummedTensors]):
     def eager(self, call: LibraryCall) -> Run:
         """The library's GEMM into C, then its all-reduce in place; no copies, no host wait.
 
@@ -74,7 +72,7 @@ def _added(problem: GemmAllReduce, tensors: SummedTensors, rank: int) -> torch.T
     return tensors.residual if tensors.bias is None else tensors.residual + tensors.bias
 
 
-class CustomCollectiveWay(GemmWay[GemmAllReduce, CustomCollective, SummedTensors, Exchange]):
+class CustomCollectiveWay(Way[GemmAllReduce, CustomCollective, SummedTensors, Exchange]):
     """A tile is ``sum_block`` elements of a chunk's product, which counts as one row."""
 
     def scratch(self, task: ReduceTask, mode: CustomCollective, shared: Allocate, own: Allocate) -> Exchange:

@@ -11,7 +11,7 @@ from autotune.kernels.all_reduce_norm import launch as norming
 from autotune.kernels.all_reduce_norm import ways
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.all_reduce_norm.ways import AddNorm, ExchangingWay, LibraryNorm, Tensors
-from autotune.kernels.gemm.library import GemmWay, multiply
+from autotune.kernels.gemm.library import GemmKernels, multiply
 from autotune.kernels.gemm_all_reduce import launch as reducing
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
@@ -84,9 +84,7 @@ class LibraryGemm(Way[GemmAllReduceNorm, CustomCollective, NormedTensors, Produc
         return 0.0
 
 
-class ThenNorm(
-    Then[GemmAllReduceNorm, Any, NormedTensors], GemmWay[GemmAllReduceNorm, Any, NormedTensors, Pair | None]
-):
+class ThenNorm(Then[GemmAllReduceNorm, Any, NormedTensors]):
     def problem_after(self, problem: GemmAllReduceNorm) -> AllReduceNorm:
         return problem.norm
 
@@ -95,7 +93,7 @@ class ThenNorm(
         return call.tensors.norming(product.part if isinstance(product, Product) else call.tensors.c)
 
 
-class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
+class GemmAllReduceNormKernels(GemmKernels, ModeKernels[GemmAllReduceNorm, NormedTensors]):
     modes = MODES
     ways = {
         Library: ThenNorm(BulkSynchronous(), LibraryNorm()), LibraryCollective: ThenNorm(BulkSynchronous(), AddNorm()),

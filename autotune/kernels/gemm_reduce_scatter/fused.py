@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.gemm.kept_tiles import keep_tiles
-from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
 from autotune.kernels.gemm_reduce_scatter.phases import sum_tiles_kernel
@@ -20,6 +19,7 @@ from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import Allocate
+from autotune.kernels.launching.way import Way
 
 SLOTS = 2
 """Places for the tiles under way, used in turn; see device.py."""
@@ -55,7 +55,7 @@ class Tiles:
 TilesCall = Call[GemmReduceScatter, Fused, SummedTensors, Tiles]
 
 
-class FusedWay(GemmWay[GemmReduceScatter, Fused, SummedTensors, Tiles]):
+class FusedWay(Way[GemmReduceScatter, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ScatterTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
         problem, world, ints = task.problem, task.problem.world_size, torch.int32
         tiles = mode.tiles(problem.rows, problem.n)

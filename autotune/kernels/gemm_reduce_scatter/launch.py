@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from autotune.kernels.gemm.library import GemmKernels
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngineWay
 from autotune.kernels.gemm_reduce_scatter.fused import SLOTS, FusedWay
 from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, CustomCollectiveWay
@@ -17,7 +18,7 @@ LARGEST_BLOCK = 256
 """The largest tile has as many rows and as many columns."""
 
 
-class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
+class GemmReduceScatterKernels(GemmKernels, ModeKernels[GemmReduceScatter, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotune.kernels.gemm.library import OF_A_LIBRARY, GemmWay, multiply, ring
+from autotune.kernels.gemm.library import OF_A_LIBRARY, multiply, ring
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import CustomCollective, Library, ScatterTask, Summing
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
@@ -19,7 +19,7 @@ from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import Counters, poison_inboxes
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.launching.way import LibraryWay
+from autotune.kernels.launching.way import LibraryWay, Way
 
 LONGEST_VECTOR = 16
 """Elements that a thread loads at once, at most."""
@@ -27,9 +27,7 @@ LONGEST_VECTOR = 16
 LibraryCall = Call[GemmReduceScatter, Library, SummedTensors, None]
 
 
-class BulkSynchronous(
-    LibraryWay[GemmReduceScatter, Library, SummedTensors], GemmWay[GemmReduceScatter, Library, SummedTensors, None]
-):
+class BulkSynchronous(LibraryWay[GemmReduceScatter, Library, SummedTensors]):
     def eager(self, call: LibraryCall) -> Run:
         """One library GEMM, one ``reduce_scatter_single`` straight into C, no copy between. The first rank alone adds
         the bias, within its GEMM.
@@ -72,7 +70,7 @@ class Parts(Counters):
 SumCall = Call[GemmReduceScatter, M, SummedTensors, Parts]
 
 
-class SummingWay(GemmWay[GemmReduceScatter, M, SummedTensors, Parts]):
+class SummingWay(Way[GemmReduceScatter, M, SummedTensors, Parts]):
     def parts(
         self, problem: GemmReduceScatter, shared: Allocate, product: Allocate, inbox: tuple[int, ...] = (0,)
     ) -> Parts:  # fmt: skip

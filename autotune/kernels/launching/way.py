@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-import torch
-
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
 from autotune.kernels.launching.contract import Call, Kernels, MaybeS, P, T
@@ -42,14 +40,11 @@ class Way(ABC, Generic[P, M, T, MaybeS]):
         return in_order(launches)
 
     def read_by_peers(self, problem: P, mode: M) -> tuple[int, ...] | None:
-        """See ``Kernels``, as for the next two."""
+        """See ``Kernels``, as for the next one."""
         return None
 
     def also_read_by_peers(self, problem: P, mode: M) -> tuple[str, ...]:
         return ()
-
-    def readable(self, problem: P, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
-        return operand
 
     @abstractmethod
     def roundings(self, problem: P) -> float:
@@ -179,6 +174,3 @@ class ModeKernels(Kernels[P, Any, T, Any]):
 
     def also_read_by_peers(self, problem: P, knobs: Mode[P]) -> tuple[str, ...]:
         return self.way(knobs).also_read_by_peers(problem, knobs)
-
-    def readable(self, problem: P, knobs: Mode[P], name: str, operand: torch.Tensor) -> torch.Tensor:
-        return self.way(knobs).readable(problem, knobs, name, operand)
