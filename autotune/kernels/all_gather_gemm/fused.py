@@ -17,7 +17,7 @@ from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step, returned_of, scales_of_c
 from autotune.kernels.launching.contract import MaybeS
-from autotune.kernels.launching.gemm import halves_constant
+from autotune.kernels.launching.gemm import Splits, halves_constant
 from autotune.kernels.launching.one_program import barrier_launch, empty_launches
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import Counters
@@ -74,16 +74,11 @@ class PullWay(FusedWay[Pull, Counters]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Splits(Inbox):
-    """An inbox, and memory of this rank's alone."""
-
-    partials: torch.Tensor
-    """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
-    tickets: torch.Tensor
-    """int32 [tiles]"""
+class SplitInbox(Inbox):
+    splits: Splits
 
 
-StagedCall = GatherCall[Staged, Splits]
+StagedCall = GatherCall[Staged, SplitInbox]
 
 
 def _slots(mode: Staged) -> int:
@@ -91,16 +86,15 @@ def _slots(mode: Staged) -> int:
     return 2 if isinstance(mode, Push) else 1
 
 
-class StagedWay(FusedWay[Staged, Splits]):
+class StagedWay(FusedWay[Staged, SplitInbox]):
     def peers_read(self, mode: Staged) -> bool:
         return isinstance(mode, PullStaged)
 
-    def scratch(self, task: GatherTask, mode: Staged, shared: Allocate, own: Allocate) -> Splits:
+    def scratch(self, task: GatherTask, mode: Staged, shared: Allocate, own: Allocate) -> SplitInbox:
         problem = task.problem
-        partials, tickets = mode.partials(problem.m, problem.n_local, own)
-        return Splits.of_units(
+        return SplitInbox.of_units(
             problem, shared, math.ceil(problem.shard[0] / mode.transfer_rows), slots=_slots(mode), chunks=mode.k_chunks,
-            partials=partials, tickets=tickets,
+            splits=Splits.of(mode, problem.m, problem.n_local, own),
         )  # fmt: skip
 
     def launches(self, call: StagedCall) -> list[Launch]:
@@ -151,7 +145,7 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
     gemm = _gemm(call) | transfer | {
         "a": mode.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),
         "inbox": mode.a_operand(scratch.inbox, in_two_parts=in_two_parts),
-        "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
+        **vars(scratch.splits), "SPLITS": mode.split_k,
         "PRELOAD": mode.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": mode.schedule == "flattened", "PROXY_FENCE": mode.tma,
         "trace": mode.trace_of(programs, call.tensors.c),

@@ -17,7 +17,6 @@ def keep_tiles(call: Call[Any, Any, Any, Any], programs: int, **tiles: Any) -> L
     known = mode.common(call.task, call.tensors) | call.common()
     arguments = {name: known[name] for name in keep_tiles_kernel.arg_names if name in known} | {
         "a": mode.a_operand(call.tensors.a, in_two_parts=mode.in_two_parts(call.task)),
-        "partials": call.scratch.partials, "tickets": call.scratch.tickets, "M": m, "N": n, "K": k,
-        "SPLITS": mode.split_k, **tiles,
+        **vars(call.scratch.splits), "M": m, "N": n, "K": k, "SPLITS": mode.split_k, **tiles,
     }  # fmt: skip
     return Launch(keep_tiles_kernel, programs, arguments, mode.options)
