@@ -35,8 +35,11 @@ class Counters:
 
     @classmethod
     def of(cls, world_size: int, shared: Allocate, **others: Any) -> Self:
-        ready, done = (shared((world_size,), torch.int32) for _ in range(2))
-        return cls(epoch_counter=shared((1,), torch.int64), ready=ready, done=done, **others)
+        world = (world_size,)
+        return cls(
+            epoch_counter=shared((1,), torch.int64), ready=shared(world, torch.int32), done=shared(world, torch.int32),
+            **others,
+        )  # fmt: skip
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
