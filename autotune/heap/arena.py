@@ -48,7 +48,7 @@ class SymmetricHeap(ABC):
         self._used = 0
         self._peers: dict[tuple[int, torch.dtype, torch.Size, int], torch.Tensor] = {}
         self.kept: dict[str, list[torch.Tensor]] = {}
-        """Ordinary memory that lives as long, by name: ``kernels.launching.kept`` fills it."""
+        """Ordinary memory that lives as long, by name: ``kernels.all_gather_gemm.library.kept`` fills it."""
         if bases[self.rank] > arena.data_ptr():
             raise HeapError("the arena is not in this rank's heap")
 
@@ -87,8 +87,7 @@ class SymmetricHeap(ABC):
 
     def offset(self, tensor: torch.Tensor) -> int:
         """A tensor's offset from the heap's base in bytes; raises HeapError if it is not on the heap."""
-        begin = tensor.data_ptr() - self.arena.data_ptr()
-        if not 0 <= begin < self.size:
+        if not self.owns(tensor):
             raise HeapError("the tensor is not on the symmetric heap; allocate it with heap.allocate(…)")
         return tensor.data_ptr() - self._addresses[self.rank]
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from autotune.errors import MissedBarrier
 from autotune.heap.arena import SymmetricHeap
 from autotune.heap.status import new_status
-from autotune.kernels.launching.empty import empty_launches
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.kernels.primitives.trace import KINDS, MOST_EVENTS, PASSED

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from autotune.config import Config
 from autotune.device_rates import rates_of
+from autotune.kernels.launching.mode import Mode
 from autotune.kernels.launching.way import ModeKernels
 from autotune.task import Task
 from autotune.workloads.launched import LaunchedWorkload
@@ -20,7 +21,7 @@ class ModedWorkload(LaunchedWorkload):
         super().__init_subclass__()
         modes = cls.kernels.modes
         cls.space = modes.space
-        overlapping = {name: mode for name, mode in modes.by_name.items() if mode.overlaps}
+        overlapping = {name: mode for name, mode in modes.by_name.items() if mode.rungs is not Mode.rungs}
         cls.overlapping = tuple(overlapping)
         cls.boundaries = max((mode.boundaries for mode in overlapping.values()), default=1)
 

@@ -50,8 +50,6 @@ def test_kernels_keep_the_contract_without_iris(tmp_path: Path) -> None:
 @pytest.mark.gpu(2, each=True)
 @pytest.mark.parametrize("heap", ["iris", "torch"])
 def test_heaps_on_gpus_keep_the_contract(heap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     monkeypatch.setenv("AUTOTUNE_HEAP", heap)
     check(run_ranks(__file__, "contract", torch.cuda.device_count(), tmp_path, gpu=True))
 

@@ -20,7 +20,7 @@ from ranks_of_functions import run_ranks
 from autotune.config import Config
 from autotune.errors import MissedBarrier
 from autotune.heap import open_heap
-from autotune.kernels.launching.empty import empty_launches
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.machine import machine
 from autotune.outcome import Outcome
 from autotune.ranks.clocks import clocks_of

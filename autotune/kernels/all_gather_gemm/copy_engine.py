@@ -13,13 +13,11 @@ from autotune.kernels.all_gather_gemm.library import MultiplyingWay
 from autotune.kernels.all_gather_gemm.library_modes import CopyEngine
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
-from autotune.kernels.all_gather_gemm.way import GatherCall
+from autotune.kernels.all_gather_gemm.way import GatherCall, returned_of, scales_of_c
+from autotune.kernels.launching.one_program import barrier_launch, seal_launch
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.sealing import seal_launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Allocate, Run
-from autotune.kernels.primitives.barrier import barrier_kernel
 from autotune.sizes import even_part
 
 Copies = list[tuple[torch.Tensor, torch.Tensor]]
@@ -69,10 +67,10 @@ class CopyEngineWay(MultiplyingWay[CopyEngine, Inbox]):
         """The barrier before, and that after the copies; or, pushed, that before, then a signal and a wait for each
         chunk; and the seal of a result that the library has written.
         """
-        enter, seal = _barrier(call, call.scratch.ready, finish=False), seal_launch(call.status, call.tensors.c)
+        enter, seal = barrier_launch(call, call.scratch.ready), seal_launch(call.status, call.tensors.c)
         if call.knobs.copies == "pushed":
             return [enter, *_signals_and_waits(call), seal]
-        return [enter, _barrier(call, call.scratch.done, finish=True), seal]
+        return [enter, barrier_launch(call, call.scratch.done, finish=True), seal]
 
     def run(self, call: CopyCall, launches: list[Launch]) -> Run:
         return Chunks(call, launches)
@@ -100,12 +98,6 @@ def _signals_and_waits(call: CopyCall) -> list[Launch]:
         launches += [Launch(signal_chunk_kernel, 1, signal, {"num_warps": 1})]
         launches += [Launch(wait_for_chunk_kernel, 1, waiting, {"num_warps": 1})]
     return launches
-
-
-def _barrier(call: CopyCall, counters: torch.Tensor, finish: bool) -> Launch:
-    """All ranks wait for each other, on the device."""
-    arguments = call.common() | {"counters": counters, "trace": None, "FINISH": finish}
-    return Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
 
 
 class Chunks:

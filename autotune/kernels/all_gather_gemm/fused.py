@@ -13,19 +13,17 @@ from autotune.kernels.all_gather_gemm.modes import Ours, Pull, PullStaged, Push,
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.pull import pull_gemm_kernel
 from autotune.kernels.all_gather_gemm.push import push_kernel, return_kernel
-from autotune.kernels.all_gather_gemm.scratch import Counters, Inbox
+from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
-from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
+from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step, returned_of, scales_of_c
 from autotune.kernels.launching.contract import MaybeS
-from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import halves_constant
+from autotune.kernels.launching.gemm import Splits, halves_constant
+from autotune.kernels.launching.one_program import barrier_launch, empty_launches
 from autotune.kernels.launching.plan import Launch, in_order
+from autotune.kernels.launching.scratch import Counters
 from autotune.kernels.launching.streams import side_stream
 from autotune.kernels.launching.tensors import Allocate, Run
 from autotune.kernels.launching.way import M
-from autotune.kernels.primitives.barrier import barrier_kernel
-from autotune.task import Task
 
 BLOCK = 2048
 """Elements that a program copies of the gathered A."""
@@ -41,7 +39,7 @@ def _gemm(call: GatherCall[Any, Any]) -> dict[str, Any]:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     c = tensors.c.unflatten(0, (problem.world_size, problem.shard[0])) if _by_shard(problem, mode) else tensors.c
     return {
-        **mode.common(Task(problem, call.machine), tensors), **call.common(), **of_shard(call),
+        **mode.common(call.task, tensors), **call.common(), **of_shard(call),
         "c": mode.c_operand(problem, c),
         "EPILOGUE": EPILOGUES.index(problem.epilogue), "HALVES": halves_constant(problem.halves, problem.n_local),
         "c_scales": scales_of_c(tensors), "N": problem.n_local, "result": tensors.c,
@@ -64,7 +62,7 @@ class PullWay(FusedWay[Pull, Counters]):
         return True
 
     def scratch(self, task: GatherTask, mode: Pull, shared: Allocate, own: Allocate) -> Counters:
-        return Counters.of(task.problem, shared)
+        return Counters.of(task.problem.world_size, shared)
 
     def launches(self, call: GatherCall[Pull, Counters]) -> list[Launch]:
         """One program per tile or persistent."""
@@ -76,16 +74,11 @@ class PullWay(FusedWay[Pull, Counters]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Splits(Inbox):
-    """An inbox, and memory of this rank's alone."""
-
-    partials: torch.Tensor
-    """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
-    tickets: torch.Tensor
-    """int32 [tiles]"""
+class SplitInbox(Inbox):
+    splits: Splits
 
 
-StagedCall = GatherCall[Staged, Splits]
+StagedCall = GatherCall[Staged, SplitInbox]
 
 
 def _slots(mode: Staged) -> int:
@@ -93,16 +86,15 @@ def _slots(mode: Staged) -> int:
     return 2 if isinstance(mode, Push) else 1
 
 
-class StagedWay(FusedWay[Staged, Splits]):
+class StagedWay(FusedWay[Staged, SplitInbox]):
     def peers_read(self, mode: Staged) -> bool:
         return isinstance(mode, PullStaged)
 
-    def scratch(self, task: GatherTask, mode: Staged, shared: Allocate, own: Allocate) -> Splits:
+    def scratch(self, task: GatherTask, mode: Staged, shared: Allocate, own: Allocate) -> SplitInbox:
         problem = task.problem
-        partials, tickets = mode.partials(problem.m, problem.n_local, own)
-        return Splits.of_units(
+        return SplitInbox.of_units(
             problem, shared, math.ceil(problem.shard[0] / mode.transfer_rows), slots=_slots(mode), chunks=mode.k_chunks,
-            partials=partials, tickets=tickets,
+            splits=Splits.of(mode, problem.m, problem.n_local, own),
         )  # fmt: skip
 
     def launches(self, call: StagedCall) -> list[Launch]:
@@ -148,12 +140,12 @@ def _gather_gemm(call: StagedCall) -> list[Launch]:
         "SLOTS": _slots(mode), "GATHERED": gathered, "CHUNKS": mode.k_chunks,
         **of_step(problem, mode, mode.k_chunks),
     }  # fmt: skip
-    in_two_parts = mode.in_two_parts(Task(problem, call.machine)) and not mode.preload_b
+    in_two_parts = mode.in_two_parts(call.task) and not mode.preload_b
     kind = FETCH if isinstance(mode, PullStaged) else PUSH if same_launch else NONE
     gemm = _gemm(call) | transfer | {
         "a": mode.a_operand(scratch.inbox if gathered else call.tensors.a, in_two_parts=in_two_parts),
         "inbox": mode.a_operand(scratch.inbox, in_two_parts=in_two_parts),
-        "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
+        **vars(scratch.splits), "SPLITS": mode.split_k,
         "PRELOAD": mode.preload_b, "comm_programs": communicating, "head_start": head_start,
         "TRANSFER": kind.value, "FLATTEN": mode.schedule == "flattened", "PROXY_FENCE": mode.tma,
         "trace": mode.trace_of(programs, call.tensors.c),
@@ -174,8 +166,7 @@ def _between(call: StagedCall) -> list[Launch]:
     """For ``tune taxes``: a barrier of all ranks, so that nobody computes while data travels."""
     if not call.knobs.phased:
         return []
-    arguments = call.common() | {"counters": call.scratch.ready, "trace": None, "FINISH": False}
-    return [Launch(barrier_kernel, 1, arguments, {"num_warps": 1}), *empty_launches(call.knobs.empty_launches)]
+    return [barrier_launch(call, call.scratch.ready), *empty_launches(call.knobs.empty_launches)]
 
 
 class _SideStream:

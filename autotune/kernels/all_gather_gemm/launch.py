@@ -12,10 +12,11 @@ from autotune.kernels.all_gather_gemm.modes import MODES, Pull, PullStaged, Push
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import MOST_ROWS_ACROSS
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
-from autotune.kernels.all_gather_gemm.tensors import GatherTensors, QuantisedTensors
 from autotune.kernels.all_gather_gemm.warp_specialized import WarpSpecializedWay
+from autotune.kernels.all_gather_gemm.way import GatherTensors, QuantisedTensors
 from autotune.kernels.gemm.problem import blocks
-from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.gemm import GemmTensors, readable
+from autotune.kernels.launching.mode import Mode
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import ModeKernels
 
@@ -33,7 +34,7 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         Push: StagedWay(), WarpSpecialized: WarpSpecializedWay(), CopyEngine: CopyEngineWay(),
     }  # fmt: skip
     tensors_type = GemmTensors
-    results: tuple[str, ...] = ("c",)
+    results = ("c",)
 
     def tensors(self, problem: AllGatherGemm, shared: Allocate, own: Allocate) -> GemmTensors:
         """A's shard lies on the heap if the problem says so."""
@@ -47,6 +48,13 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
             return gemm
         return GatherTensors(**vars(gemm), gathered=own((problem.m, problem.k), a.dtype))
 
+    def readable(
+        self, problem: AllGatherGemm, knobs: Mode[AllGatherGemm], name: str, operand: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
+        copied = name == "a" and not problem.in_place and self.read_by_peers(problem, knobs) is not None
+        return operand if copied else readable(name, operand)
+
     def scratch_bytes(self, problem: AllGatherGemm) -> int:
         """Two inboxes with spare rows, or one and two slots of words, and the counters of the smallest units; with
         scales, theirs and a copy of ours.
@@ -59,20 +67,7 @@ class AllGatherGemmKernels(ModeKernels[AllGatherGemm, GemmTensors]):
         return (3 if whole <= MOST_WORD_BYTES else 2) * whole + spare + scales + arrivals + (64 << 10)
 
 
-class ReturningKernels(AllGatherGemmKernels):
-    """Kernels that return the gathered A as a second result."""
-
-    tensors_type = GatherTensors
-    results = ("c", "gathered")
-
-
-class QuantisingKernels(AllGatherGemmKernels):
-    """Kernels that return C in fp8, its scales as a second result."""
-
-    tensors_type = QuantisedTensors
-    results = ("c", "c_scales")
-
-
 KERNELS = AllGatherGemmKernels()
-RETURNING = ReturningKernels()
-QUANTISING = QuantisingKernels()
+RETURNING = KERNELS.giving(GatherTensors, "c", "gathered")
+QUANTISING = KERNELS.giving(QuantisedTensors, "c", "c_scales")
+"""C in fp8, and its scales."""

@@ -16,13 +16,12 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.push import gather_kernel, gather_words_kernel
 from autotune.kernels.all_gather_gemm.scratch import Inbox
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.tensors import returned_of, scales_of_c
-from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step
+from autotune.kernels.all_gather_gemm.way import GatherCall, GatherWay, of_shard, of_step, returned_of, scales_of_c
 from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import MaybeS
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import GemmTensors
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run

@@ -146,7 +146,6 @@ class Push(Staged):
 
     title: ClassVar[str] = "push: each rank sends, the receivers' tiles wait for what they need"
     constraints: ClassVar = space.PUSH
-    overlaps: ClassVar[bool] = True
     boundaries: ClassVar[int] = 2
     saturating: ClassVar[int] = 8
 

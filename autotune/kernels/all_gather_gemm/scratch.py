@@ -8,29 +8,8 @@ from typing import Any, Self
 import torch
 
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
+from autotune.kernels.launching.scratch import Counters, poison_inboxes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counters:
-    """On the heap."""
-
-    epoch_counter: torch.Tensor
-    """int64 [1]: see ``primitives/counters.py``."""
-    ready: torch.Tensor
-    """int32 [world_size], like those that are done."""
-    done: torch.Tensor
-
-    @classmethod
-    def of(cls, problem: AllGatherGemm, shared: Allocate, **others: Any) -> Self:
-        world = (problem.world_size,)
-        return cls(
-            epoch_counter=shared((1,), torch.int64), ready=shared(world, torch.int32), done=shared(world, torch.int32),
-            **others,
-        )  # fmt: skip
-
-    def poison(self) -> None:
-        """Fill with NaN what a right launch writes before it reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +35,7 @@ class Inbox(Counters):
         cls, problem: AllGatherGemm, shared: Allocate, rows: int, arrivals: tuple[int, ...], **others: Any
     ) -> Self:  # fmt: skip
         return cls.of(
-            problem, shared,
+            problem.world_size, shared,
             arrivals=shared(arrivals, torch.int32),
             inbox=shared((rows, problem.k), OPERAND_DTYPES[problem.dtype]),
             scale_inbox=shared((rows, problem.scale_columns), torch.float32) if problem.gathers_scales else None,
@@ -64,6 +43,4 @@ class Inbox(Counters):
         )  # fmt: skip
 
     def poison(self) -> None:
-        self.inbox.fill_(float("nan"))
-        if self.scale_inbox is not None:
-            self.scale_inbox.fill_(float("nan"))
+        poison_inboxes(self.inbox, self.scale_inbox)

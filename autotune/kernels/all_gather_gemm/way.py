@@ -1,8 +1,9 @@
-"""Shared by the ways of all-gather + GEMM: operands that peers read, and arguments of kernels that move A."""
+"""Shared by the ways of all-gather + GEMM: tensors, those that peers read, and arguments of kernels that move A."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,13 +13,37 @@ from autotune.kernels.all_gather_gemm.modes import Staged
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Call, MaybeS
-from autotune.kernels.launching.gemm import GemmTensors, readable
+from autotune.kernels.launching.gemm import GemmTensors
 from autotune.kernels.launching.way import M, Way
 
 GatherCall = Call[AllGatherGemm, M, GemmTensors, MaybeS]
 
 MOST_SPLIT_ROW = 64
 """Elements: a row whose largest power-of-two factor is at least this is moved in such pieces, another one whole."""
+
+
+@dataclass(frozen=True)
+class GatherTensors(GemmTensors):
+    """Tensors with the gathered A, [m, k], as a result."""
+
+    gathered: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class QuantisedTensors(GemmTensors):
+    """Tensors with the scales of C in fp8, fp32 [m, columns / 128]."""
+
+    c_scales: torch.Tensor | None = None
+
+
+def returned_of(tensors: GemmTensors) -> torch.Tensor | None:
+    """The tensor for the gathered A; None where it is no result."""
+    return tensors.gathered if isinstance(tensors, GatherTensors) else None
+
+
+def scales_of_c(tensors: GemmTensors) -> torch.Tensor | None:
+    """The tensor for the scales of C; None where C has none."""
+    return tensors.c_scales if isinstance(tensors, QuantisedTensors) else None
 
 
 class GatherWay(Way[AllGatherGemm, M, GemmTensors, MaybeS]):
@@ -33,12 +58,6 @@ class GatherWay(Way[AllGatherGemm, M, GemmTensors, MaybeS]):
     def also_read_by_peers(self, problem: AllGatherGemm, mode: M) -> tuple[str, ...]:
         """The scales of the shard, if peers pull or copy it."""
         return ("scale_a",) if problem.gathers_scales and self.peers_read(mode) else ()
-
-    def readable(self, problem: AllGatherGemm, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
-        """A is sent without gaps; but where peers read a copy of it anyway, that is made from A of any strides."""
-        if name == "a" and self.peers_read(mode) and not problem.in_place:
-            return operand
-        return readable(name, operand)
 
 
 def _hint(problem: AllGatherGemm) -> int:

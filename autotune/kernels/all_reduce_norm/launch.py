@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from autotune.kernels.all_reduce_norm.exchanging import SHOTS, ExchangingWay
-from autotune.kernels.all_reduce_norm.library import AddNorm, AllReduce, LibraryNorm, QuantisedTensors, Tensors
 from autotune.kernels.all_reduce_norm.modes import MODES, Library, LibraryCollective, OneShot, TwoShot
-from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, SLOTS, AllReduceNorm
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
+from autotune.kernels.all_reduce_norm.ways import (
+    AddNorm,
+    AllReduce,
+    ExchangingWay,
+    LibraryNorm,
+    QuantisedTensors,
+    Tensors,
+)
+from autotune.kernels.gemm_all_reduce.exchange import SHOTS
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
-from autotune.kernels.launching.then import Then
-from autotune.kernels.launching.way import ModeKernels
+from autotune.kernels.launching.way import ModeKernels, Then
 from autotune.sizes import round_up
 
 LARGEST_BLOCK = 16
@@ -23,7 +30,7 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         OneShot: ExchangingWay(), TwoShot: ExchangingWay(),
     }  # fmt: skip
     tensors_type = Tensors
-    results: tuple[str, ...] = ("normed", "total")
+    results = ("normed", "total")
 
     def tensors(self, problem: AllReduceNorm, shared: Allocate, own: Allocate) -> Tensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.dtype]
@@ -40,12 +47,6 @@ class AllReduceNormKernels(ModeKernels[AllReduceNorm, Tensors]):
         return min(max(inboxes), MOST_INBOX_BYTES) + 2 * SLOTS * problem.m * torch.int32.itemsize + (64 << 10)
 
 
-class QuantisingKernels(AllReduceNormKernels):
-    """Kernels whose norm is fp8, its scales a third result."""
-
-    tensors_type = QuantisedTensors
-    results = ("normed", "total", "scales")
-
-
 KERNELS = AllReduceNormKernels()
-QUANTISING = QuantisingKernels()
+QUANTISING = KERNELS.giving(QuantisedTensors, "normed", "total", "scales")
+"""The norm in fp8, and its scales."""

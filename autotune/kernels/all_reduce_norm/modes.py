@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
-from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES, AllReduceNorm
+from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm_all_reduce import modes as reducing
 from autotune.kernels.gemm_all_reduce.modes import PROTOCOL, WORDS_ARRIVE, polled_words_fit
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES
 from autotune.kernels.launching.knobs import Knobs
 from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
 from autotune.kernels.untuned import two_shots_pay

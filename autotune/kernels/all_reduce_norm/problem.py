@@ -7,13 +7,8 @@ from dataclasses import dataclass
 
 from autotune.dtypes import SCALE_BLOCK
 from autotune.errors import InvalidProblem
+from autotune.kernels.gemm_all_reduce.problem import in_inboxes
 from autotune.problem import Problem, choice, flag, invariant, number, size
-
-SLOTS = 2
-"""Inboxes used in turn, see ``device``."""
-
-MOST_INBOX_BYTES = 2 << 30
-"""Limit on a mode's inbox: beyond it the library's all-reduce moves far less and wins in any case."""
 
 WHOLE = 8
 """A row is a multiple of this many elements: of 16 bytes in 16 bits."""
@@ -83,9 +78,5 @@ class AllReduceNorm(Problem):
 
     def inbox_bytes(self, mode: str, block_m: int, protocol: str) -> int:
         """Bytes of the inboxes that a mode needs on each rank, for blocks of ``block_m`` rows."""
-        blocks = math.ceil(self.m / block_m)
-        if mode == "two_shot":  # parts of the blocks that we own, and every block's sum
-            whole = self.world_size * math.ceil(blocks / self.world_size) + blocks
-        else:
-            whole = self.world_size * blocks
-        return SLOTS * whole * block_m * self.n * self.element_size * (2 if protocol == "ll" else 1)
+        held = sum(in_inboxes(mode, math.ceil(self.m / block_m), self.world_size))
+        return held * block_m * self.n * self.element_size * (2 if protocol == "ll" else 1)

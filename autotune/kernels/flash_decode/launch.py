@@ -20,9 +20,9 @@ from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records, Scratch, Tensors
 from autotune.kernels.launching.collectives import all_gather_single
 from autotune.kernels.launching.contract import Call, Kernels
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.graphs import graphed
 from autotune.kernels.launching.knobs import MEMORY, LadderKnobs
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch, in_order
 from autotune.kernels.launching.scratch import wire_type
 from autotune.kernels.launching.specialized import OPTIONS

@@ -9,10 +9,9 @@ import torch
 from autotune.dtypes import SCALE_BLOCK
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.gemm.tile import GemmTile
-from autotune.kernels.launching.contract import MaybeS, P, T
 from autotune.kernels.launching.gemm import GemmTensors, readable
 from autotune.kernels.launching.knobs import Knobs
-from autotune.kernels.launching.way import M, Way
+from autotune.problem import Problem
 
 BLOCK_ROWS = 4
 """Rows of an A with scales by blocks are a multiple of this in the library's GEMM."""
@@ -42,6 +41,11 @@ def multiply(
         torch.mm(a, tensors.b, out=out)
     else:
         torch.addmm(bias, a, tensors.b, out=out)
+
+
+def scales_of_rows(problem: GemmProblem, scale_a: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+    """The scales of some rows of A."""
+    return scale_a if scale_a is None or problem.scales == "tensor" else scale_a[rows]
 
 
 def _multiply_wide(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -148,9 +152,10 @@ def dequantised(matrix: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return wide * scales
 
 
-class GemmWay(Way[P, M, T, MaybeS]):
-    def readable(self, problem: P, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
+class GemmKernels:
+    """Kernels of a workload whose A lies in a caller's memory until the GEMM reads it."""
+
+    def readable(self, problem: Problem, knobs: Knobs, name: str, operand: torch.Tensor) -> torch.Tensor:
         """Our pointers go by A's columns; descriptors and the library take rows that lie apart."""
-        knobs: Knobs = mode
         pointers = isinstance(knobs, GemmTile) and not knobs.tma
         return readable(name, operand, apart=("b",) if pointers else ("a", "b"))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from autotune.kernels.launching.gemm import GemmTensors
-    from autotune.kernels.launching.tensors import Allocate
 
 PROMOTED = 128
 """Most fp8 products, along K, that sm_90's tensor cores add up before fp32 registers take the sum over."""
@@ -134,13 +133,3 @@ class GemmTile(Tile):
 
     split_k: int = number(1, 2, 4, 8, 16, help="programs that share the depth of a tile",
                           say={1: "", ...: "split-K by {split_k}"})  # fmt: skip
-
-    def partials(self, rows: int, columns: int, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scratch of ``join_splits`` for a matrix: fp32 partials and int32 tickets; empty where nothing is split."""
-        import torch
-
-        if self.split_k == 1:
-            return allocate((0,), torch.float32), allocate((0,), torch.int32)
-        tiles = self.tiles(rows, columns)
-        partials = allocate((tiles * self.split_k, self.block_m, self.block_n), torch.float32)
-        return partials, allocate((tiles,), torch.int32)

@@ -25,9 +25,7 @@ import triton.language as tl
 
 from autotune.heap import device as heap
 from autotune.kernels.primitives import trace as traces
-from autotune.kernels.primitives.all_reduce import ONE_SHOT as ONE_SHOT
-from autotune.kernels.primitives.all_reduce import TWO_SHOT as TWO_SHOT
-from autotune.kernels.primitives.all_reduce import Block, Boxes, Exchange, share_part, summed
+from autotune.kernels.primitives.all_reduce import ONE_SHOT, Block, Boxes, Exchange, share_part, summed
 from autotune.kernels.primitives.counters import finish_unordered, read_epoch
 from autotune.kernels.primitives.exchange import read_tile
 from autotune.kernels.primitives.known import Gemm, known

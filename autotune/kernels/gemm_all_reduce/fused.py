@@ -5,45 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from autotune.kernels.gemm.kept_tiles import keep_tiles
-from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_all_reduce import device
 from autotune.kernels.gemm_all_reduce.exchange import Exchange, exchange_arguments
 from autotune.kernels.gemm_all_reduce.modes import Fused, ReduceTask
 from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
+from autotune.kernels.launching.gemm import Splits, SummedTensors, wire_dtype
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
-from autotune.task import Task
+from autotune.kernels.launching.way import Way
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tiles(Exchange):
-    """Both are this rank's alone."""
-
-    partials: torch.Tensor
-    """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
-    tickets: torch.Tensor
-    """int32 [tiles]"""
+    splits: Splits
 
 
 TilesCall = Call[GemmAllReduce, Fused, SummedTensors, Tiles]
 
 
-class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
+class FusedWay(Way[GemmAllReduce, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ReduceTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
-        problem = task.problem
+        problem, dtype = task.problem, TORCH_DTYPES[task.problem.result_dtype]
         tiles, tile = mode.tiles(problem.m, problem.n), (mode.block_m, mode.block_n)
-        partials, tickets = mode.partials(problem.m, problem.n, own)
         return Tiles.of(
-            problem, mode.mode, mode.protocol, tiles, tile, shared,
-            wire_dtype(task) if problem.wire == "fp8" else None,
-            partials=partials, tickets=tickets,
-            parts=own((1, tiles, *tile), TORCH_DTYPES[problem.result_dtype]) if mode.phased else None,
+            mode, problem.world_size, dtype, tiles, tile, shared, wire_dtype(task) if problem.wire == "fp8" else None,
+            splits=Splits.of(mode, problem.m, problem.n, own),
+            parts=own((1, tiles, *tile), dtype) if mode.phased else None,
         )  # fmt: skip
 
     def launches(self, call: TilesCall) -> list[Launch]:
@@ -57,9 +47,9 @@ class FusedWay(GemmWay[GemmAllReduce, Fused, SummedTensors, Tiles]):
             return _in_phases(call, programs, tiles)
         combining = tiles if separate else 0
         arguments = {
-            **mode.common(Task(problem, call.machine), tensors), **exchange_arguments(call, mode.mode), "c": tensors.c,
-            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
-            "partials": scratch.partials, "tickets": scratch.tickets, "M": problem.m, "N": problem.n,
+            **mode.common(call.task, tensors), **exchange_arguments(call), "c": tensors.c,
+            "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(call.task)),
+            **vars(scratch.splits), "M": problem.m, "N": problem.n,
             "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
             "trace": mode.trace_of(programs + combining, tensors.c),
         }  # fmt: skip
@@ -75,8 +65,8 @@ def _in_phases(call: TilesCall, programs: int, tiles: int) -> list[Launch]:
     """For ``tune taxes``: the GEMM, then the all-reduce of the tiles that it has kept, column by column."""
     problem, mode, tensors = call.problem, call.knobs, call.tensors
     gemm = keep_tiles(call, programs, kept=call.scratch.parts, kept_scales=None, rows=problem.m, SLOTS=1, FLATTEN=False)
-    common = mode.common(Task(problem, call.machine), tensors)
-    arguments = exchange_arguments(call, mode.mode) | {
+    common = mode.common(call.task, tensors)
+    arguments = exchange_arguments(call) | {
         **{name: common[name] for name in ("bias", "BIAS", "BLOCK_M", "BLOCK_N")},
         "c": tensors.c, "parts": call.scratch.parts, "M": problem.m, "N": problem.n,
         "group_m": math.ceil(problem.m / mode.block_m),

@@ -6,14 +6,14 @@ import math
 
 import torch
 
-from autotune.kernels.gemm_all_reduce.custom_collective import CustomCollectiveWay
+from autotune.kernels.gemm.library import GemmKernels
 from autotune.kernels.gemm_all_reduce.exchange import SHOTS
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
-from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
+from autotune.kernels.gemm_all_reduce.library import BulkSynchronous, CustomCollectiveWay
 from autotune.kernels.gemm_all_reduce.modes import MODES, CustomCollective, Library, OneShot, TwoShot
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, SLOTS, GemmAllReduce
 from autotune.kernels.launching.gemm import SummedTensors
-from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.launching.way import ModeKernels
 
 LARGEST_TILE = 256
@@ -21,7 +21,7 @@ SMALLEST_TILE = (16, 32)
 MOST_SUM_BLOCK = 8192
 
 
-class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
+class GemmAllReduceKernels(GemmKernels, ModeKernels[GemmAllReduce, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(),
@@ -33,8 +33,7 @@ class GemmAllReduceKernels(ModeKernels[GemmAllReduce, SummedTensors]):
     results = ("c",)
 
     def tensors(self, problem: GemmAllReduce, shared: Allocate, own: Allocate) -> SummedTensors:
-        a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
-        return SummedTensors.of(problem, a, (problem.k_local, problem.n), (problem.m, problem.n), own)
+        return SummedTensors.of(problem, own)
 
     def scratch_bytes(self, problem: GemmAllReduce) -> int:
         """The largest inbox that the space allows, and the counters of the smallest tiles."""

@@ -226,7 +226,6 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
                    "a program that combines split tiles could take the place of the program that it waits for"),
     )  # fmt: skip
-    overlaps: ClassVar[bool] = True
     by_stores: ClassVar[bool] = True
     combined_by: ClassVar[str]
     """``combine`` of an untuned config."""

@@ -53,8 +53,12 @@ class GemmAllReduce(SummedProblem):
 
     def inbox_bytes(self, shots: str, tiles: int, elements: int, protocol: str) -> int:
         """Bytes of the inboxes that ``one_shot`` or ``two_shot`` needs on each rank, for ``tiles`` of ``elements``."""
-        if shots == "two_shot":  # parts of the tiles that we own, and every tile's result
-            whole = self.world_size * math.ceil(tiles / self.world_size) + tiles
-        else:
-            whole = self.world_size * tiles
-        return SLOTS * whole * elements * self.result_size * (2 if protocol == "ll" else 1)
+        held = sum(in_inboxes(shots, tiles, self.world_size))
+        return held * elements * self.result_size * (2 if protocol == "ll" else 1)
+
+
+def in_inboxes(shots: str, tiles: int, world_size: int) -> tuple[int, int]:
+    """Tiles in the inbox of parts, and in that of results."""
+    if shots == "two_shot":  # parts of the tiles that we own, and every tile's result
+        return SLOTS * world_size * math.ceil(tiles / world_size), SLOTS * tiles
+    return SLOTS * world_size * tiles, 0

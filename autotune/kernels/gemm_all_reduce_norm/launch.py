@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from autotune.kernels.all_reduce_norm import launch as norming
-from autotune.kernels.all_reduce_norm import library
-from autotune.kernels.all_reduce_norm.exchanging import ExchangingWay
-from autotune.kernels.all_reduce_norm.library import AddNorm, LibraryNorm, Tensors
+from autotune.kernels.all_reduce_norm import ways
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
-from autotune.kernels.gemm.library import GemmWay, multiply
+from autotune.kernels.all_reduce_norm.ways import AddNorm, ExchangingWay, LibraryNorm, Tensors
+from autotune.kernels.gemm.library import GemmKernels, multiply
 from autotune.kernels.gemm_all_reduce import launch as reducing
 from autotune.kernels.gemm_all_reduce.fused import FusedWay
 from autotune.kernels.gemm_all_reduce.library import BulkSynchronous
@@ -30,8 +29,7 @@ from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.gemm import SummedTensors
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate, Run
-from autotune.kernels.launching.then import Pair, Then
-from autotune.kernels.launching.way import ModeKernels, Way
+from autotune.kernels.launching.way import ModeKernels, Pair, Then, Way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ class QuantisedTensors(NormedTensors):
     scales: torch.Tensor
 
     def norming(self, summed: torch.Tensor) -> Tensors:
-        return library.QuantisedTensors(**vars(super().norming(summed)), scales=self.scales)
+        return ways.QuantisedTensors(**vars(super().norming(summed)), scales=self.scales)
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,7 @@ class LibraryGemm(Way[GemmAllReduceNorm, CustomCollective, NormedTensors, Produc
         return 0.0
 
 
-class ExchangeWay(ExchangingWay):
-    def shots(self, mode: CustomCollective) -> str:
-        return mode.exchange
-
-
-class ThenNorm(
-    Then[GemmAllReduceNorm, Any, NormedTensors], GemmWay[GemmAllReduceNorm, Any, NormedTensors, Pair | None]
-):
+class ThenNorm(Then[GemmAllReduceNorm, Any, NormedTensors]):
     def problem_after(self, problem: GemmAllReduceNorm) -> AllReduceNorm:
         return problem.norm
 
@@ -102,15 +93,15 @@ class ThenNorm(
         return call.tensors.norming(product.part if isinstance(product, Product) else call.tensors.c)
 
 
-class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
+class GemmAllReduceNormKernels(GemmKernels, ModeKernels[GemmAllReduceNorm, NormedTensors]):
     modes = MODES
     ways = {
         Library: ThenNorm(BulkSynchronous(), LibraryNorm()), LibraryCollective: ThenNorm(BulkSynchronous(), AddNorm()),
-        CustomCollective: ThenNorm(LibraryGemm(), ExchangeWay()),
+        CustomCollective: ThenNorm(LibraryGemm(), ExchangingWay()),
         OneShot: ThenNorm(FusedWay(), AddNorm()), TwoShot: ThenNorm(FusedWay(), AddNorm()),
     }  # fmt: skip
-    tensors_type: type[NormedTensors] = NormedTensors
-    results: tuple[str, ...] = ("normed", "c")
+    tensors_type = NormedTensors
+    results = ("normed", "c")
 
     def tensors(self, problem: GemmAllReduceNorm, shared: Allocate, own: Allocate) -> NormedTensors:
         shape, dtype = (problem.m, problem.n), TORCH_DTYPES[problem.result_dtype]
@@ -127,12 +118,6 @@ class GemmAllReduceNormKernels(ModeKernels[GemmAllReduceNorm, NormedTensors]):
         return max(reducing.KERNELS.scratch_bytes(problem), norming.KERNELS.scratch_bytes(problem.norm))
 
 
-class QuantisingKernels(GemmAllReduceNormKernels):
-    """Kernels whose norm is fp8, its scales a third result."""
-
-    tensors_type = QuantisedTensors
-    results = ("normed", "c", "scales")
-
-
 KERNELS = GemmAllReduceNormKernels()
-QUANTISING = QuantisingKernels()
+QUANTISING = KERNELS.giving(QuantisedTensors, "normed", "c", "scales")
+"""The norm in fp8, and its scales."""

@@ -11,11 +11,11 @@ from autotune.device_rates import Rates
 from autotune.kernels import untuned
 from autotune.kernels.all_reduce_norm import modes as norming
 from autotune.kernels.all_reduce_norm.modes import NORM_ROWS, NORM_WARPS, SENDERS, Norming, norm_shapes
-from autotune.kernels.all_reduce_norm.problem import MOST_INBOX_BYTES
 from autotune.kernels.gemm.cost import library_gemm, links, overlapped
 from autotune.kernels.gemm.space import operands_constraint, wire_constraint
 from autotune.kernels.gemm_all_reduce import modes as reducing
 from autotune.kernels.gemm_all_reduce.modes import EXCHANGE, PROTOCOL
+from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.kernels.launching.mode import GRAPHS, LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint

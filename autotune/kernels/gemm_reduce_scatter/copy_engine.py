@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from autotune.kernels.gemm.library import multiply
+from autotune.kernels.gemm.library import multiply, scales_of_rows
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.library import Parts, SumCall, SummingWay
 from autotune.kernels.gemm_reduce_scatter.modes import CopyEngine, ScatterTask
+from autotune.kernels.launching.one_program import barrier_launch
 from autotune.kernels.launching.plan import Launch
 from autotune.kernels.launching.streams import on, side_stream, wait
 from autotune.kernels.launching.tensors import Allocate, Run
-from autotune.kernels.primitives.barrier import barrier_kernel
 
 
 class CopyEngineWay(SummingWay[CopyEngine]):
@@ -29,8 +29,7 @@ class CopyEngineWay(SummingWay[CopyEngine]):
         """
         scratch, rows = call.scratch, call.problem.rows
         own = scratch.product[call.rank * rows : (call.rank + 1) * rows]
-        arguments = call.common() | {"counters": scratch.ready, "trace": None, "FINISH": False}
-        enter = Launch(barrier_kernel, 1, arguments, {"num_warps": 1})
+        enter = barrier_launch(call, scratch.ready)
         return [enter, self.sum_launch(call, device.sum_kernel, own=own, inbox=scratch.inbox)]
 
     def run(self, call: SumCall[CopyEngine], launches: list[Launch]) -> Run:
@@ -88,10 +87,9 @@ class Copies:
                 (inboxes[owner][low - owner * rows : high - owner * rows], scratch.product[low:high])
                 for owner, low, high in parcels(begin, end, rank, rows)
             ]
-            scales = tensors.scale_a
-            if scales is not None and problem.scales != "tensor":
-                scales = scales[begin:end]
-            self._chunks.append(_Chunk(tensors.a[begin:end], scales, scratch.product[begin:end], copies))
+            here = slice(begin, end)
+            scales = scales_of_rows(problem, tensors.scale_a, here)
+            self._chunks.append(_Chunk(tensors.a[here], scales, scratch.product[here], copies))
         self._cuda = heap.device.type == "cuda"
         self._copying = side_stream(heap, "copies")
         self._multiplying = [side_stream(heap, f"gemm {each}") for each in range(call.knobs.gemm_streams)]

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 
 from autotune.kernels.gemm.kept_tiles import keep_tiles
-from autotune.kernels.gemm.library import GemmWay
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import Fused, Pull, ScatterTask
 from autotune.kernels.gemm_reduce_scatter.phases import sum_tiles_kernel
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
-from autotune.kernels.launching.gemm import SummedTensors, wire_dtype
+from autotune.kernels.launching.gemm import Splits, SummedTensors, wire_dtype
 from autotune.kernels.launching.knobs import MEMORY
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import Allocate
-from autotune.task import Task
+from autotune.kernels.launching.way import Way
 
 SLOTS = 2
 """Places for the tiles under way, used in turn; see device.py."""
@@ -40,38 +40,31 @@ class Tiles:
     """fp32 [2 * world_size * tiles, block_m], on the heap: scales of the rows of tiles in an inbox of fp8."""
     sent: torch.Tensor
     """int32 [world_size, units]: finished tiles of each peer's units, zero between launches."""
-    partials: torch.Tensor
-    """fp32 [tiles * splits, block_m, block_n], like the tickets; see ``join_splits``."""
-    tickets: torch.Tensor
-    """int32 [tiles]"""
+    splits: Splits
     ready: torch.Tensor | None
     """int32 [world_size], on the heap, for ``tune taxes``: ranks that have ended their GEMM."""
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
-        self.inbox.fill_(float("nan"))
-        if self.inbox_scales is not None:
-            self.inbox_scales.fill_(float("nan"))
+        poison_inboxes(self.inbox, self.inbox_scales)
 
 
 TilesCall = Call[GemmReduceScatter, Fused, SummedTensors, Tiles]
 
 
-class FusedWay(GemmWay[GemmReduceScatter, Fused, SummedTensors, Tiles]):
+class FusedWay(Way[GemmReduceScatter, Fused, SummedTensors, Tiles]):
     def scratch(self, task: ScatterTask, mode: Fused, shared: Allocate, own: Allocate) -> Tiles:
         problem, world, ints = task.problem, task.problem.world_size, torch.int32
         tiles = mode.tiles(problem.rows, problem.n)
         units, places = math.ceil(tiles / mode.transfer_tiles), SLOTS * world * tiles
         rows_of_tiles = world * math.ceil(problem.rows / mode.block_m)
-        partials, tickets = mode.partials(rows_of_tiles * mode.block_m, problem.n, own)
         return Tiles(
             epoch_counter=shared((1,), torch.int64),
             arrivals=shared((world, units), ints),
             inbox=shared((places, mode.block_m, mode.block_n), wire_dtype(task)),
             inbox_scales=shared((places, mode.block_m), torch.float32) if problem.wire == "fp8" else None,
             sent=own((world, units), ints),
-            partials=partials,
-            tickets=tickets,
+            splits=Splits.of(mode, rows_of_tiles * mode.block_m, problem.n, own),
             ready=shared((world,), ints) if mode.phased else None,
         )
 
@@ -97,11 +90,11 @@ def _gemm_scatter(call: TilesCall, programs: int) -> Launch:
     problem, mode, tensors, scratch = call.problem, call.knobs, call.tensors, call.scratch
     resident = None if mode.schedule == "tile" else programs
     arguments = {
-        **mode.common(Task(problem, call.machine), tensors), **call.common(),
-        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(Task(problem, call.machine))),
+        **mode.common(call.task, tensors), **call.common(),
+        "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(call.task)),
         "M": problem.m, "N": problem.n, "K": problem.k_local, "rows": problem.rows, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "arrivals": scratch.arrivals, "sent": scratch.sent,
-        "partials": scratch.partials, "tickets": scratch.tickets, "SPLITS": mode.split_k,
+        **vars(scratch.splits), "SPLITS": mode.split_k,
         "PULL": isinstance(mode, Pull), "ROTATE": mode.peer_order == "rotate",
         "TRANSFER_TILES": mode.transfer_tiles, "NEXT_TURN": mode.signals == "next_turn",
         "FLATTEN": mode.schedule == "flattened", "BY_RANK": problem.sums_by_rank,
@@ -118,7 +111,7 @@ def _in_phases(call: TilesCall) -> list[Launch]:
         call, _programs(call), kept=scratch.inbox, kept_scales=scratch.inbox_scales, rows=problem.rows, SLOTS=SLOTS,
         FLATTEN=mode.schedule == "flattened",
     )  # fmt: skip
-    known = mode.common(Task(problem, call.machine), tensors) | call.common()
+    known = mode.common(call.task, tensors) | call.common()
     arguments = {name: known[name] for name in sum_tiles_kernel.arg_names if name in known} | {
         "result": tensors.c, "residual": tensors.residual, "inbox": scratch.inbox,
         "inbox_scales": scratch.inbox_scales, "rows": problem.rows, "N": problem.n, "ready": scratch.ready,

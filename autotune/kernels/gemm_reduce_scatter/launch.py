@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 
+from autotune.kernels.gemm.library import GemmKernels
 from autotune.kernels.gemm_reduce_scatter.copy_engine import CopyEngineWay
 from autotune.kernels.gemm_reduce_scatter.fused import SLOTS, FusedWay
 from autotune.kernels.gemm_reduce_scatter.library import BulkSynchronous, CustomCollectiveWay
 from autotune.kernels.gemm_reduce_scatter.modes import MODES, CopyEngine, CustomCollective, Library, Pull, Push
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.gemm import SummedTensors
-from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
+from autotune.kernels.launching.tensors import Allocate
 from autotune.kernels.launching.way import ModeKernels
 
 LARGEST_BLOCK = 256
 """The largest tile has as many rows and as many columns."""
 
 
-class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
+class GemmReduceScatterKernels(GemmKernels, ModeKernels[GemmReduceScatter, SummedTensors]):
     modes = MODES
     ways = {
         Library: BulkSynchronous(), CustomCollective: CustomCollectiveWay(), Push: FusedWay(), Pull: FusedWay(),
@@ -27,8 +28,7 @@ class GemmReduceScatterKernels(ModeKernels[GemmReduceScatter, SummedTensors]):
     results = ("c",)
 
     def tensors(self, problem: GemmReduceScatter, shared: Allocate, own: Allocate) -> SummedTensors:
-        a = own((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
-        return SummedTensors.of(problem, a, (problem.k_local, problem.n), (problem.rows, problem.n), own)
+        return SummedTensors.of(problem, own)
 
     def scratch_bytes(self, problem: GemmReduceScatter) -> int:
         """The inboxes of the tiles that stand out most, and the counters of the smallest."""

@@ -8,17 +8,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from autotune.kernels.gemm.library import OF_A_LIBRARY, GemmWay, multiply, ring
+from autotune.kernels.gemm.library import OF_A_LIBRARY, multiply, ring
 from autotune.kernels.gemm_reduce_scatter import device
 from autotune.kernels.gemm_reduce_scatter.modes import CustomCollective, Library, ScatterTask, Summing
 from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
 from autotune.kernels.launching.collectives import reduce_scatter_single
 from autotune.kernels.launching.contract import Call
-from autotune.kernels.launching.empty import empty_launches
 from autotune.kernels.launching.gemm import SummedTensors
+from autotune.kernels.launching.one_program import empty_launches
 from autotune.kernels.launching.plan import Launch
+from autotune.kernels.launching.scratch import Counters, poison_inboxes
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
-from autotune.kernels.launching.way import LibraryWay
+from autotune.kernels.launching.way import LibraryWay, Way
 
 LONGEST_VECTOR = 16
 """Elements that a thread loads at once, at most."""
@@ -26,9 +27,7 @@ LONGEST_VECTOR = 16
 LibraryCall = Call[GemmReduceScatter, Library, SummedTensors, None]
 
 
-class BulkSynchronous(
-    LibraryWay[GemmReduceScatter, Library, SummedTensors], GemmWay[GemmReduceScatter, Library, SummedTensors, None]
-):
+class BulkSynchronous(LibraryWay[GemmReduceScatter, Library, SummedTensors]):
     def eager(self, call: LibraryCall) -> Run:
         """One library GEMM, one ``reduce_scatter_single`` straight into C, no copy between. The first rank alone adds
         the bias, within its GEMM.
@@ -55,39 +54,29 @@ class BulkSynchronous(
 M = TypeVar("M", bound=Summing)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Memory beside the operands; counters begin at zero. All but ``copy_engine``'s product is on the heap."""
+@dataclass(frozen=True, kw_only=True)
+class Parts(Counters):
+    """Memory beside the operands. All but ``copy_engine``'s product is on the heap."""
 
-    epoch_counter: torch.Tensor
-    """int64 [1]: see ``primitives/counters.py``."""
-    ready: torch.Tensor
-    """int32 [world_size]: ranks whose inbox may be written to, whose product may be read."""
-    done: torch.Tensor
-    """int32 [world_size]: ranks whose copies have been made, who have read our product."""
     product: torch.Tensor
     """[m, n]: this rank's part of every row."""
     inbox: torch.Tensor
     """[world_size, rows, n], ``copy_engine``: the peers' parts of our rows; else empty."""
 
     def poison(self) -> None:
-        """Fill with NaN what a right launch writes before it reads it."""
-        self.inbox.fill_(float("nan"))
-        self.product.fill_(float("nan"))
+        poison_inboxes(self.inbox, self.product)
 
 
 SumCall = Call[GemmReduceScatter, M, SummedTensors, Parts]
 
 
-class SummingWay(GemmWay[GemmReduceScatter, M, SummedTensors, Parts]):
+class SummingWay(Way[GemmReduceScatter, M, SummedTensors, Parts]):
     def parts(
         self, problem: GemmReduceScatter, shared: Allocate, product: Allocate, inbox: tuple[int, ...] = (0,)
     ) -> Parts:  # fmt: skip
-        world, dtype = (problem.world_size,), TORCH_DTYPES[problem.result_dtype]
-        return Parts(
-            epoch_counter=shared((1,), torch.int64), ready=shared(world, torch.int32), done=shared(world, torch.int32),
-            product=product((problem.m, problem.n), dtype), inbox=shared(inbox, dtype),
-        )  # fmt: skip
+        dtype = TORCH_DTYPES[problem.result_dtype]
+        own = product((problem.m, problem.n), dtype)
+        return Parts.of(problem.world_size, shared, product=own, inbox=shared(inbox, dtype))
 
     def sum_launch(self, call: SumCall[M], kernel: Any, **arguments: Any) -> Launch:
         """Each program takes ``sum_block`` elements of C."""

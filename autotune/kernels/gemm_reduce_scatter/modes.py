@@ -173,7 +173,6 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
                    "only a persistent program has a next tile; in a flattened loop these signals came early on H200"),
         Constraint("order without effect", ("peer_order",), _peers_to_order, "a single peer has no order"),
     )  # fmt: skip
-    overlaps: ClassVar[bool] = True
     links_share: ClassVar[float] = 1.0
 
     def latency(self, task: ScatterTask, rates: Rates) -> float:

@@ -1,13 +1,14 @@
-"""Shared by launchers with a GEMM: its operands."""
+"""Shared by launchers with a GEMM: its operands, and memory of programs that share a tile."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
-from autotune.kernels.gemm.problem import GemmProblem, scale_shapes
+from autotune.kernels.gemm.problem import GemmProblem, SummedProblem, scale_shapes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, TORCH_DTYPES, Allocate
 from autotune.task import Task
 
@@ -53,13 +54,29 @@ class SummedTensors(GemmTensors):
     residual: torch.Tensor | None = None
 
     @classmethod
-    def of(
-        cls, problem: GemmProblem, a: torch.Tensor, b_shape: tuple[int, int], c_shape: tuple[int, int],
-        allocate: Allocate,
-    ) -> SummedTensors:  # fmt: skip
-        """``allocate``, and the residual where the problem has one."""
-        gemm = GemmTensors.allocate(problem, a, b_shape, c_shape, allocate)
-        return cls(**vars(gemm), residual=allocate(c_shape, gemm.c.dtype) if problem.residual else None)
+    def of(cls, problem: SummedProblem, allocate: Allocate) -> SummedTensors:
+        """All of them, with undefined contents."""
+        a = allocate((problem.m, problem.k_local), OPERAND_DTYPES[problem.dtype])
+        shape = problem.rows, problem.n
+        gemm = GemmTensors.allocate(problem, a, (problem.k_local, problem.n), shape, allocate)
+        return cls(**vars(gemm), residual=allocate(shape, gemm.c.dtype) if problem.residual else None)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Memory of programs that share a tile's depth, this rank's alone, see ``join_splits``; empty if none do."""
+
+    partials: torch.Tensor
+    """fp32 [tiles * splits, block_m, block_n]"""
+    tickets: torch.Tensor
+    """int32 [tiles]"""
+
+    @classmethod
+    def of(cls, tile: Any, rows: int, columns: int, own: Allocate) -> Self:
+        """``tile``: a ``GemmTile``."""
+        tiles = tile.tiles(rows, columns) if tile.split_k > 1 else 0
+        partials = own((tiles * tile.split_k, tile.block_m, tile.block_n), torch.float32)
+        return cls(partials, own((tiles,), torch.int32))
 
 
 def _stored(order: str, shape: tuple[int, ...], dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:

@@ -34,8 +34,6 @@ class Mode(Knobs, ABC, Generic[P_contra]):
     title: ClassVar[str]
     """The mode in words."""
     constraints: ClassVar[tuple[Constraint, ...]] = ()
-    overlaps: ClassVar[bool] = False
-    """True if its kernels overlap communication and computation, and have ``rungs``."""
     boundaries: ClassVar[int] = 1
     """See ``Workload.boundaries``."""
     varies: ClassVar[str] = ""
@@ -53,7 +51,7 @@ class Mode(Knobs, ABC, Generic[P_contra]):
         yield from ()
 
     def rungs(self, task: Task[P_contra]) -> Mapping[str, Mode[P_contra] | str]:
-        """See ``Workload.rungs``."""
+        """See ``Workload.rungs``; a mode whose kernels overlap communication and computation has some."""
         return {}
 
     def replace(self, **changed: Any) -> Self:

@@ -16,9 +16,6 @@ from autotune.machine import Machine
 
 REGISTER_BYTES = 4
 
-INTERPRETED = ""
-"""The key of what has none."""
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -64,7 +61,7 @@ def settle_key(function: Any, callers: tuple[Any, ...] = ()) -> None:
     for before: it hangs on what else the process has compiled. So called functions come first here. Without it ranks
     compiled again, about 1 s for each config, what had been compiled ahead for them.
     """
-    if getattr(function, "hash", INTERPRETED) is None:
+    if getattr(function, "hash", "interpreted") is None:
         for called in _called_by(function):
             if called not in callers:  # a name may be a variable here, and a function of its module
                 settle_key(called, (*callers, function))

@@ -1,12 +1,12 @@
-"""A way: the kernels of one mode or several. The kernels of a workload are the ways of its modes."""
+"""A way: the kernels of one mode or several, maybe made of two. The kernels of a workload are its modes' ways."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
-
-import torch
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from autotune.config import Config
 from autotune.heap.arena import SymmetricHeap
@@ -40,14 +40,11 @@ class Way(ABC, Generic[P, M, T, MaybeS]):
         return in_order(launches)
 
     def read_by_peers(self, problem: P, mode: M) -> tuple[int, ...] | None:
-        """See ``Kernels``, as for the next two."""
+        """See ``Kernels``, as for the next one."""
         return None
 
     def also_read_by_peers(self, problem: P, mode: M) -> tuple[str, ...]:
         return ()
-
-    def readable(self, problem: P, mode: M, name: str, operand: torch.Tensor) -> torch.Tensor:
-        return operand
 
     @abstractmethod
     def roundings(self, problem: P) -> float:
@@ -72,6 +69,64 @@ class LibraryWay(Way[P, L, T, None]):
     def eager(self, call: Call[P, L, T, None]) -> Run: ...
 
 
+@dataclass(frozen=True)
+class Pair:
+    """The scratch of both."""
+
+    before: Any = None
+    after: Any = None
+
+    def poison(self) -> None:
+        """Fill with NaN what a right launch writes before it reads it."""
+        for each in (self.before, self.after):
+            if each is not None:
+                each.poison()
+
+
+class Then(Way[P, M, T, Pair | None]):
+    """The second way goes on with what the first leaves. It has a single launch, or none where all is the library's."""
+
+    def __init__(self, before: Way[Any, Any, Any, Any], after: Way[Any, Any, Any, Any]) -> None:
+        self.before, self.after = before, after
+        self.collective = before.collective
+
+    def problem_after(self, problem: P) -> Any:
+        """What is left of the problem; by default all of it."""
+        return problem
+
+    def tensors_after(self, call: Call[P, M, T, Pair | None]) -> Any:
+        """The tensors of the second way; by default the same."""
+        return call.tensors
+
+    def scratch(self, task: Task[P], mode: M, shared: Allocate, own: Allocate) -> Pair | None:
+        left = Task(self.problem_after(task.problem), task.machine)
+        before, after = self.before.scratch(task, mode, shared, own), self.after.scratch(left, mode, shared, own)
+        return None if before is None and after is None else Pair(before, after)
+
+    def launches(self, call: Call[P, M, T, Pair | None]) -> list[Launch]:
+        before, after = self._calls(call)
+        return [*self.before.launches(before), *self.after.launches(after)]
+
+    def run(self, call: Call[P, M, T, Pair | None], launches: list[Launch]) -> Run:
+        before, after = self._calls(call)
+        runs = self.before.run(before, launches[:-1]), self.after.run(after, launches[-1:])
+
+        def run() -> None:
+            for each in runs:
+                each()
+
+        return run
+
+    def roundings(self, problem: P) -> float:
+        return self.before.roundings(problem) + self.after.roundings(self.problem_after(problem))
+
+    def _calls(self, call: Call[P, M, T, Pair | None]) -> tuple[Call[Any, Any, Any, Any], Call[Any, Any, Any, Any]]:
+        whole: Call[Any, Any, Any, Any] = call
+        scratch, problem, tensors = call.scratch or Pair(), self.problem_after(call.problem), self.tensors_after(call)
+        after = replace(whole, problem=problem, tensors=tensors, scratch=scratch.after)
+        return replace(whole, scratch=scratch.before), after
+
+
 class ModeKernels(Kernels[P, Any, T, Any]):
     """A workload's kernels by modes: a bridge until all workloads have them."""
 
@@ -81,6 +136,12 @@ class ModeKernels(Kernels[P, Any, T, Any]):
     def __init_subclass__(cls) -> None:
         assert cls.ways.keys() == set(cls.modes.by_name.values()), "each mode has a way"
         cls.knobs = cls.modes  # type: ignore[assignment]  # it reads configs, too
+
+    def giving(self, tensors_type: type[T], *results: str) -> Self:
+        """The same kernels where a call has other results, which lie in tensors of this type."""
+        kernels = copy.copy(self)
+        kernels.tensors_type, kernels.results = tensors_type, results
+        return kernels
 
     def way(self, mode: Mode[P]) -> Way[P, Any, T, Any]:
         return self.ways[type(mode)]
@@ -113,6 +174,3 @@ class ModeKernels(Kernels[P, Any, T, Any]):
 
     def also_read_by_peers(self, problem: P, knobs: Mode[P]) -> tuple[str, ...]:
         return self.way(knobs).also_read_by_peers(problem, knobs)
-
-    def readable(self, problem: P, knobs: Mode[P], name: str, operand: torch.Tensor) -> torch.Tensor:
-        return self.way(knobs).readable(problem, knobs, name, operand)

@@ -13,7 +13,7 @@ import triton.language as tl
 from autotune.dtypes import DTYPES
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.scratch import poison_inbox
+from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate
 from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.mode import by_words
@@ -58,7 +58,7 @@ class Scratch:
 
     def poison(self) -> None:
         """Fill with NaN what a right launch writes before it reads it."""
-        poison_inbox(self.inbox)
+        poison_inboxes(self.inbox)
 
 
 class OwnWay(Way[MoeCombine, Summed | OneShot, Tensors, Scratch]):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from autotune.kernels.launching.contract import Call, MaybeS, T
-from autotune.kernels.launching.scratch import poison_inbox
+from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate
 from autotune.kernels.launching.way import M, Way
 from autotune.kernels.moe.mode import by_words
@@ -65,9 +65,7 @@ class Scratch:
     def poison(self) -> None:
         """Fill with what a right launch writes before it reads it."""
         self.routed.fill_(-1 if self.routed.dtype is torch.int32 else 0)
-        poison_inbox(self.inbox)
-        if self.scale_inbox is not None:
-            poison_inbox(self.scale_inbox)
+        poison_inboxes(self.inbox, self.scale_inbox)
 
 
 def exchange_scratch(

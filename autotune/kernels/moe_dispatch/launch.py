@@ -16,8 +16,8 @@ from autotune.kernels.moe_dispatch.tensors import ScaledTensors, Tensors
 class MoeDispatchKernels(ModeKernels[MoeDispatch, Tensors]):
     modes = MODES
     ways = {Library: BulkSynchronous(), Push: OwnWay(), Pull: OwnWay()}
-    tensors_type: type[Tensors] = Tensors
-    results: tuple[str, ...] = ("rows", "offsets", "pairs", "row_gates")
+    tensors_type = Tensors
+    results = ("rows", "offsets", "pairs", "row_gates")
 
     def tensors(self, problem: MoeDispatch, shared: Allocate, own: Allocate) -> Tensors:
         rows = own((problem.capacity, problem.hidden), OPERAND_DTYPES[problem.dtype])
@@ -34,12 +34,6 @@ class MoeDispatchKernels(ModeKernels[MoeDispatch, Tensors]):
         return problem.exchange_bytes
 
 
-class ScaledKernels(MoeDispatchKernels):
-    """Kernels for fp8 tokens, whose scales travel with them."""
-
-    tensors_type = ScaledTensors
-    results = (*MoeDispatchKernels.results, "scale_rows")
-
-
 KERNELS = MoeDispatchKernels()
-SCALED = ScaledKernels()
+SCALED = KERNELS.giving(ScaledTensors, *KERNELS.results, "scale_rows")
+"""Of fp8 tokens, whose scales travel with them."""

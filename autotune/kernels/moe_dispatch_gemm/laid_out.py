@@ -9,9 +9,9 @@ import torch
 
 from autotune.kernels.gemm.library import OF_A_LIBRARY
 from autotune.kernels.launching.contract import Call
+from autotune.kernels.launching.one_program import seal_launch
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.scratch import poison_inbox
-from autotune.kernels.launching.sealing import seal_launch
+from autotune.kernels.launching.scratch import poison_inboxes
 from autotune.kernels.launching.tensors import OPERAND_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import Way
 from autotune.kernels.moe.grouped_launch import GroupedOperands, gemm_apart, row_scales
@@ -36,9 +36,7 @@ class LaidOutRows(Scratch):
 
     def poison(self) -> None:
         super().poison()
-        for rows in (self.rows, self.scale_rows):
-            if rows is not None:
-                poison_inbox(rows)
+        poison_inboxes(self.rows, self.scale_rows)
 
 
 class _LaidOutWay(Way[MoeDispatchGemm, L, Tensors, LaidOutRows]):

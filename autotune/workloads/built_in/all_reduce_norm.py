@@ -10,9 +10,9 @@ import torch
 from autotune.config import Config
 from autotune.errors import InvalidProblem
 from autotune.kernels.all_reduce_norm.launch import KERNELS, QUANTISING
-from autotune.kernels.all_reduce_norm.library import Tensors, norm_launch
 from autotune.kernels.all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.all_reduce_norm.problem import QUANTISED, AllReduceNorm
+from autotune.kernels.all_reduce_norm.ways import Tensors, norm_launch
 from autotune.kernels.gemm.library import dequantised
 from autotune.kernels.gemm.problem import blocks
 from autotune.kernels.launching.contract import Kernels

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from autotune.config import Config
-from autotune.kernels.all_reduce_norm.library import norm_launch
+from autotune.kernels.all_reduce_norm.ways import norm_launch
 from autotune.kernels.gemm_all_reduce_norm.launch import KERNELS, QUANTISING, NormedTensors
 from autotune.kernels.gemm_all_reduce_norm.modes import LibraryCollective
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm

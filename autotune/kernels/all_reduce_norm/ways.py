@@ -1,4 +1,4 @@
-"""The parts of the library's ways: its all-reduce, and then its sum and norm, or one kernel of ours for both."""
+"""The ways: the library's all-reduce, then its sum and norm or one kernel of ours for both; or ours for all of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from autotune.kernels.all_reduce_norm import device
 from autotune.kernels.all_reduce_norm.modes import Norming, NormTask
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm.library import OF_A_LIBRARY, ring
+from autotune.kernels.gemm_all_reduce.exchange import SHOTS, Exchange, shots_of
 from autotune.kernels.launching.contract import Call
 from autotune.kernels.launching.plan import Launch
-from autotune.kernels.launching.tensors import Allocate, Run
+from autotune.kernels.launching.tensors import TORCH_DTYPES, Allocate, Run
 from autotune.kernels.launching.way import LibraryWay, Way
+from autotune.kernels.primitives.all_reduce import PROTOCOLS
 from autotune.sizes import round_up
 
 OF_THE_NORM = 2.0
@@ -43,7 +45,7 @@ class Tensors:
 class QuantisedTensors(Tensors):
     """Tensors whose norm is fp8."""
 
-    scales: torch.Tensor | None = None
+    scales: torch.Tensor
     """fp32 [m, 1] or [m, n / 128]: of the norm."""
 
 
@@ -84,9 +86,8 @@ class LibraryNorm(LibraryWay[AllReduceNorm, Any, Tensors]):
         return OF_THE_NORM
 
 
-def quantise(matrix: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None) -> None:
+def quantise(matrix: torch.Tensor, out: torch.Tensor, scales: torch.Tensor) -> None:
     """A matrix [m, n] in fp8, ``out``, with ``scales`` [m, groups] of equal parts of its rows."""
-    assert scales is not None
     parts = matrix.float().unflatten(1, (scales.shape[1], -1))
     most = torch.finfo(out.dtype).max
     torch.div(parts.abs().amax(2), most, out=scales)
@@ -110,6 +111,30 @@ class AddNorm(Way[AllReduceNorm, Any, Tensors, Nothing]):
 
     def roundings(self, problem: AllReduceNorm) -> float:
         return OF_THE_NORM
+
+
+class ExchangingWay(Way[AllReduceNorm, Any, Tensors, Exchange]):
+    """One kernel of ours: rows travel to every rank or to their owner, are summed, and normed."""
+
+    def scratch(self, task: NormTask, mode: Any, shared: Allocate, own: Allocate) -> Exchange:
+        problem, dtype = task.problem, TORCH_DTYPES[task.problem.dtype]
+        block = (mode.norm_rows, problem.n)
+        return Exchange.of(mode, problem.world_size, dtype, blocks(problem, mode), block, shared)
+
+    def launches(self, call: NormCall) -> list[Launch]:
+        problem, mode, scratch = call.problem, call.knobs, call.scratch
+        arguments = {
+            **norm_arguments(problem, mode, call.tensors), **call.common(), "inbox": scratch.inbox,
+            "sums": scratch.results, "arrivals": scratch.arrivals, "returns": scratch.returns,
+            "MODE": SHOTS[shots_of(mode)].value, "PROTOCOL": PROTOCOLS[mode.protocol].value,
+            "SENDERS": mode.senders,
+        }  # fmt: skip
+        programs = blocks(problem, mode) * (mode.senders + 1)
+        return [Launch(device.all_reduce_norm_kernel, programs, arguments, {"num_warps": mode.norm_warps})]
+
+    def roundings(self, problem: AllReduceNorm) -> float:
+        """Each part, and the sum; then those of the norm."""
+        return 2.0 + OF_THE_NORM
 
 
 def norm_launch(problem: AllReduceNorm, mode: Norming, tensors: Tensors, summed: torch.Tensor) -> Launch:
