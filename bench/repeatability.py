@@ -3,27 +3,23 @@
     python bench/repeatability.py --world-size 2 --seconds 12 --folder repeatability
 
 What a search claims of its winner is of its own minutes and clocks; measured together, in turns in one process, the
-winners show their true latencies. *Spread* is the largest of these over the smallest, less 1. The same command again
-continues.
+winners show their true latencies. *Spread* is the largest of these over the smallest, less 1. Searches that the folder
+has the databases of are not made again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import new_parser, output_file, positive, whole
+from arguments import need_gpu, new_parser, output_file, whole
 from latencies import microseconds, speedup
 from listed import REPEATED, Sizes
-from steps import FOLDER, JSON, Folder, Step, here, run_all, run_to_end
 from tables import table
+from winners import told
 
 from autotune.config import Config
 from autotune.machine import machine
@@ -47,17 +43,12 @@ AIMS = {12: 0.02, 30: 0.01}
 HEADING = ["seed", "claimed, µs", "true, µs", "claimed speedup", "true speedup", "mode", "trials"]
 
 
-def tuning(sizes: Sizes, fields: dict[str, Any], seed: int, seconds: int, toy: bool) -> Step:
-    name = f"{sizes.name}-{seconds}s-{seed}"
-    effort = ["--trials=2", "--effort=quick"] if toy else [f"--budget={seconds}s"]
-    words = ["-m", "autotune.cli", *sizes.command(fields), *effort, f"--seed={seed}"]
-    return Step(name, (*words, f"--db={FOLDER}/{name}.db", "--json"), seconds + 60)
-
-
-def comparison(sizes: Sizes, fields: dict[str, Any], seconds: int, configs: Sequence[Any], toy: bool) -> Step:
-    asked = {"workload": sizes.workload, "problem": fields, "configs": configs, "rounds": 2 if toy else ROUNDS}
-    words = ("bench/repeatability.py", "--together", json.dumps(asked), "--json", JSON)
-    return Step(f"{sizes.name}-{seconds}s-together", words, 120)
+def tuned(sizes: Sizes, fields: dict[str, Any], seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """The result of a search with this seed, from a database of its own."""
+    effort = ["--trials=2", "--effort=quick"] if given.toy else [f"--budget={given.seconds}s"]
+    database = given.folder / f"{sizes.name}-{given.seconds}s-{seed}.db"
+    found: dict[str, Any] = told([*sizes.command(fields), *effort, f"--seed={seed}", f"--db={database}"])
+    return found
 
 
 def together(workload: str, problem: dict[str, Any], configs: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
@@ -119,21 +110,12 @@ def summed_up(found: dict[str, Any]) -> str:
     return "\n\n".join([title, table(HEADING, rows, "     l"), spread])
 
 
-def repeated(
-    sizes: Sizes, folder: Folder, options: argparse.Namespace, deadline: float
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """One problem's summary, None where it is not done; and what failed or is left."""
-    (fields,) = sizes.problems(options.world_size, options.toy)
-    searches = [tuning(sizes, fields, seed, options.seconds, options.toy) for seed in range(options.seeds)]
-    if left := run_all(folder, searches, deadline):
-        return None, left
-    tuned = [json.loads(stored["found"]) for step in searches if (stored := folder.found(step)) is not None]
-    step = comparison(sizes, fields, options.seconds, [entry["config"] for entry in tuned], options.toy)
-    if left := run_all(folder, [step], deadline):
-        return None, left
-    stored = folder.found(step)
-    assert stored is not None
-    return summary(sizes.name, fields, options.seconds, tuned, stored["found"]), []
+def repeated(sizes: Sizes, given: argparse.Namespace) -> dict[str, Any]:
+    (fields,) = sizes.problems(given.world_size, given.toy)
+    found = [tuned(sizes, fields, seed, given) for seed in range(given.seeds)]
+    rounds = 2 if given.toy else ROUNDS
+    true = together(sizes.workload, fields, [each["config"] for each in found], rounds)
+    return summary(sizes.name, fields, given.seconds, found, true)
 
 
 def arguments() -> argparse.Namespace:
@@ -142,33 +124,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=whole, default=12, help="of each search")
     parser.add_argument("--seeds", type=whole, default=SEEDS)
     parser.add_argument("--only", choices=[each.name for each in REPEATED], action="append", help="default: all")
-    parser.add_argument("--folder", type=Path, default=Path("repeatability"), help="what is done so far")
-    parser.add_argument("--minutes", type=positive, default=math.inf, help="stop before a step that would end later")
+    parser.add_argument("--folder", type=Path, default=Path("repeatability"), help="of the databases")
     parser.add_argument("--json", type=output_file, help="write the summaries there too")
     parser.add_argument("--toy", action="store_true", help="tiny problems and two trials: does it work at all?")
-    parser.add_argument("--together", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not given.toy:
+        need_gpu(parser, instead="; --toy runs tiny problems")
+    return given
 
 
 def main() -> None:
-    options, begin = arguments(), time.monotonic()
-    if options.together:
-        options.json.write_text(json.dumps(together(**json.loads(options.together))))
-        return
-    place = here()
-    if place["machine"]["kind"] == "interpreter" and not options.toy:
-        sys.exit("no GPU found; --toy runs tiny problems under Triton's interpreter, whose times say nothing")
-    folder, found = Folder(options.folder, place), []
-    chosen = [sizes for sizes in REPEATED if options.only is None or sizes.name in options.only]
-    for sizes in chosen:
-        result, left = repeated(sizes, folder, options, begin + 60 * options.minutes)
-        if result is None:
-            sys.exit("\n".join([*left, "the same command again continues"]))
-        found.append(result)
-        print(f"{summed_up(result)}\n", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    given, found = arguments(), []
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for sizes in (each for each in REPEATED if given.only is None or each.name in given.only):
+        found.append(repeated(sizes, given))
+        print(f"{summed_up(found[-1])}\n", flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    run_to_end(main)
+    main()

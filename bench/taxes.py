@@ -1,25 +1,24 @@
-"""The taxes of the four workloads at small, middle and large sizes, step by step: run again, it goes on where it was.
+"""The taxes of the four workloads at small, middle and large sizes, a line each.
 
     python bench/taxes.py --folder taxes-h200                 every problem on all GPUs of this machine
     python bench/taxes.py --folder taxes-h200 --only flash    problems whose name begins so
 
-Each problem is tuned for some seconds and then measured, both with the ``tune`` command. Without GPUs the problems are
-toys.
+Each problem is tuned for some seconds, unless the folder's database has it, and then measured, both with the ``tune``
+command. Without GPUs the problems are toys.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import sys
-import time
+import os
 from pathlib import Path
 from typing import Any
 
-from arguments import new_parser, positive, whole
+import tables
+from arguments import new_parser, whole
 from listed import DOWN, HEADS, UP, options
-from steps import FOLDER, Folder, Step, here, run_all, run_to_end
-from tables import table
+from winners import told
+
+from autotune.machine import machine
 
 PROBLEMS: dict[str, tuple[dict[str, Any], ...]] = {
     "all-gather-gemm": tuple({"m": m, **UP} for m in (16, 64, 256, 1024, 4096)),
@@ -37,6 +36,8 @@ TOYS: dict[str, tuple[dict[str, Any], ...]] = {
 
 STEPS = ("host", "gaps", "library", "boundary", "synchrony", "locality", "other knobs", "fusion")
 
+HEAD = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: B, D"]
+
 
 def problems(ranks: int, toy: bool) -> dict[str, list[str]]:
     """The words of each for ``tune``, by a name that has the sizes that vary: ``all-gather-gemm-m4096``."""
@@ -46,13 +47,6 @@ def problems(ranks: int, toy: bool) -> dict[str, list[str]]:
             varied = "-".join(f"{name[0]}{fields[name]}" for name in ("m", "batch", "kv_len") if name in fields)
             found[f"{workload}-{varied}"] = [workload, *options({**fields, "world_size": ranks})]
     return found
-
-
-def tables(folder: Folder, measured: dict[str, Step]) -> str:
-    found = {name: folder.found(step) for name, step in measured.items()}
-    rows = [row(name, json.loads(stored["found"])) for name, stored in found.items() if stored is not None]
-    head = ["problem", "E0", *STEPS, "L", "launch tax", "synchrony tax", "locality tax", "late: B, D"]
-    return table(head, rows, "l")
 
 
 def row(name: str, found: dict[str, Any]) -> list[str]:
@@ -77,35 +71,26 @@ def figure(of: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("taxes"), help="results so far, the database, traces")
+    parser.add_argument("--folder", type=Path, default=Path("taxes"), help="the database, and traces")
     parser.add_argument("--world-size", type=whole, help="ranks; default: all GPUs, two without GPUs")
     parser.add_argument("--budget", default="20s", help="time to tune each problem")
     parser.add_argument("--rounds", type=whole, help="rounds of the taxes; default: as many as the command makes")
     parser.add_argument("--only", action="append", metavar="NAME", help="problems whose name begins so; again for more")
-    parser.add_argument("--minutes", type=positive, default=math.inf, help="begin no step that would end later")
-    parser.add_argument("--table", action="store_true", help="run nothing: print what has been measured")
-    given = parser.parse_args()
-    place = here()
-    toy = place["machine"]["kind"] == "interpreter"
-    every = problems(given.world_size or place["machine"]["gpus"] or 2, toy)
+    given, here = parser.parse_args(), machine()
+    every = problems(given.world_size or here.gpus or 2, here.is_interpreter)
     chosen = {name: words for name, words in every.items() if name.startswith(tuple(given.only or [""]))}
     if not chosen:
         parser.error(f"--only {', '.join(given.only)}: no problem's name begins so; there are {', '.join(every)}")
-    search = ["--trials=6"] if toy else [f"--budget={given.budget}"]
+    search = ["--trials=6"] if here.is_interpreter else [f"--budget={given.budget}"]
     rounds = [f"--rounds={given.rounds}"] if given.rounds else []
-    steps, measured = [], {}
+    given.folder.mkdir(parents=True, exist_ok=True)
+    os.environ["AUTOTUNE_DB"] = str(given.folder / "tuned.db")
+    print(tables.head(HEAD, "l"))
     for name, words in chosen.items():
-        traced = f"--trace={FOLDER}/{name}.trace.json"
-        tuned = Step(f"{name}-tuned", ("-m", "autotune.cli", *words, *search, "--json"), 240.0)
-        taxes = ("-m", "autotune.cli", "taxes", *words, traced, "--json", *rounds)
-        measured[name] = Step(f"{name}-taxes", taxes, 180.0)
-        steps += [tuned, measured[name]]
-    folder = Folder(given.folder, place)
-    undone = [] if given.table else run_all(folder, steps, time.monotonic() + 60 * given.minutes)
-    print(tables(folder, measured))
-    if undone:
-        sys.exit("\n".join(undone))
+        told([*words, *search])
+        taxes = told(["taxes", *words, f"--trace={given.folder / name}.trace.json", *rounds])
+        print(tables.row(row(name, taxes)), flush=True)
 
 
 if __name__ == "__main__":
-    run_to_end(main)
+    main()

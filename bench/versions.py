@@ -30,9 +30,10 @@ import tables
 import torch
 from arguments import new_parser, whole
 from listed import Sizes, selected
-from steps import ROOT
 
 from autotune.model_runs.clock import Ratio
+
+ROOT = Path(__file__).parents[1]
 
 ALLOWED = 0.99
 SECONDS = 0.1

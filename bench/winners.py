@@ -40,12 +40,18 @@ def tune(arguments: list[str]) -> list[dict[str, Any]]:
     """Run ``tune grid`` and return its rows; its progress goes to stderr. Ends this process if nothing was measured:
     ``tune grid`` has said why.
     """
-    command = [sys.executable, "-m", "autotune.cli", "grid", *arguments, "--no-verify", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    rows = json.loads(done.stdout) if done.returncode in (0, SOME_FAILED) and done.stdout else []
+    rows: list[dict[str, Any]] = told(["grid", *arguments, "--no-verify"], SOME_FAILED)
     if all(row["latency"] is None for row in rows):
-        sys.exit(done.returncode or SOME_FAILED)
+        sys.exit(SOME_FAILED)
     return rows
+
+
+def told(words: list[str], *allowed: int) -> Any:
+    """The JSON of a ``tune`` command. Ends this process with its exit code if it fails: it has said why."""
+    done = subprocess.run([sys.executable, "-m", "autotune.cli", *words, "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, *allowed) or not done.stdout:
+        sys.exit(done.returncode or SOME_FAILED)
+    return json.loads(done.stdout)
 
 
 ROUNDS = 4

@@ -40,13 +40,9 @@ def test_the_spread_is_that_of_the_true_latencies() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_run_resumes_and_ends_with_a_spread(tmp_path: Path) -> None:
+def test_a_run_ends_with_a_spread(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPT), "--toy", "--seeds", "2", "--only", "rs-512", "--folder", str(tmp_path)]
-    begun = subprocess.run([*words, "--minutes", "0.001"], capture_output=True, text=True)
-    assert begun.returncode == 1
     done = subprocess.run([*words, "--json", str(tmp_path / "found.json")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads((tmp_path / "found.json").read_text())
     assert [row["seed"] for row in found["rows"]] == [0, 1] and found["spread"] >= 0
-    again = subprocess.run(words, capture_output=True, text=True)
-    assert again.returncode == 0 and again.stdout == done.stdout and "[1/" not in again.stderr
