@@ -307,7 +307,7 @@ class Store:
         return next(iter(self._intact(Study, found[-1:], rows.study_record)), None)
 
     def _intact(self, table: type[Base], found: Iterable[Any], read: Callable[[Any], T]) -> list[T]:
-        """What rows hold, without those that are damaged."""
+        """The rows as records; damaged ones are left out."""
         name = table.__tablename__
         records = (intact(self.place, name, row.id, partial(read, row)) for row in found)
         return [record for record in records if record is not None]

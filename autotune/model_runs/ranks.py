@@ -128,7 +128,7 @@ def _last_words(folder: Path, rank: int) -> str:
 
 
 def main() -> None:
-    """One rank."""
+    """A rank's process, from the driver's request to its last row."""
     driver = parents_connection()
     with ending_at_once():
         opening: Opening = driver.recv()

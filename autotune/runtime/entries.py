@@ -132,7 +132,7 @@ class _Family:
         return chain.from_iterable(self.at[each] for each in sizes if isinstance(each[0], int))
 
     def near(self, here: Sizes) -> Iterator[Unread]:
-        """Nearest first."""
+        """The entries near a size, nearest first."""
         near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
         found = [(distance, each) for distance, sizes in near for each in self.at[sizes]]
         found.sort(key=lambda pair: (pair[0], pair[1].problem))

@@ -24,7 +24,7 @@ NAN_LL_WORD = 0x7FC07FC0
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """On the heap."""
+    """A launch's counters, on the heap."""
 
     epoch_counter: torch.Tensor
     """int64 [1]: see ``primitives/counters.py``."""

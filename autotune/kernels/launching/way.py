@@ -71,7 +71,7 @@ class LibraryWay(Way[P, L, T, None]):
 
 @dataclass(frozen=True)
 class Pair:
-    """The scratch of both."""
+    """The scratch of two ways, one after the other."""
 
     before: Any = None
     after: Any = None
@@ -91,11 +91,11 @@ class Then(Way[P, M, T, Pair | None]):
         self.collective = before.collective
 
     def problem_after(self, problem: P) -> Any:
-        """What is left of the problem; by default all of it."""
+        """The second way's problem; by default the first one's."""
         return problem
 
     def tensors_after(self, call: Call[P, M, T, Pair | None]) -> Any:
-        """The tensors of the second way; by default the same."""
+        """The second way's tensors; by default the first one's."""
         return call.tensors
 
     def scratch(self, task: Task[P], mode: M, shared: Allocate, own: Allocate) -> Pair | None:
@@ -138,7 +138,7 @@ class ModeKernels(Kernels[P, Any, T, Any]):
         cls.knobs = cls.modes  # type: ignore[assignment]  # it reads configs, too
 
     def giving(self, tensors_type: type[T], *results: str) -> Self:
-        """The same kernels where a call has other results, which lie in tensors of this type."""
+        """These kernels with other results, in tensors of this type."""
         kernels = copy.copy(self)
         kernels.tensors_type, kernels.results = tensors_type, results
         return kernels

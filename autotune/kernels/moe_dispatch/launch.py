@@ -36,4 +36,4 @@ class MoeDispatchKernels(ModeKernels[MoeDispatch, Tensors]):
 
 KERNELS = MoeDispatchKernels()
 SCALED = KERNELS.giving(ScaledTensors, *KERNELS.results, "scale_rows")
-"""Of fp8 tokens, whose scales travel with them."""
+"""The dispatch of fp8 tokens, whose scales travel with them."""

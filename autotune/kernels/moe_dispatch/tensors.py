@@ -29,7 +29,7 @@ class Dispatched:
 
     @staticmethod
     def allocate(problem: DispatchedProblem, own: Allocate) -> dict[str, torch.Tensor]:
-        """These tensors by name."""
+        """The fields' tensors, by name."""
         ints, chosen = torch.int32, (problem.tokens, problem.top_k)
         return {
             "x": own((problem.tokens, problem.hidden), OPERAND_DTYPES[problem.dtype]),

@@ -100,7 +100,7 @@ class Candidate:
     config: Config
     source: str
     trial: optuna.Trial | None = None
-    """Of the search's study, if that was asked."""
+    """The Optuna trial to tell, where the search's study was asked."""
 
 
 class Proposer:
