@@ -302,7 +302,7 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         short = parts.exchange < SHORT_EXCHANGE * parts.gemm
         specialized = problem.shard[0] >= ROWS_SPECIALIZED and not short
         if specialized:
-            yield WarpSpecialized.filling(task)
+            yield from WarpSpecialized.filling(task)
         if few and problem.rows_layout:
             yield from Push.deep(task)
         yield CustomCollective.in_words(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -19,10 +20,19 @@ from autotune.kernels.launching.mode import Mode
 from autotune.search_spaces.joint import number
 from autotune.sizes import round_up
 
-NARROW_SHARE = 0.55
-"""Time of a warp-specialized tile of 128 columns in that of one of 256. In one round of 120 wide tiles 1024 x 7680 x
-5120 took 78.9 µs, in two of 240 narrow ones 62.0; 1558 x 5120 x 3072 77.7 in two and 57 in three (2 H200, 2026-11-27).
+TILES = (
+    (128, 256, 4, "cooperative", 1.0),
+    (128, 128, 6, "cooperative", 0.54),
+    (64, 256, 4, "pingpong", 0.58),
+    (64, 128, 8, "pingpong", 0.32),
+)
+"""Rows, columns, stages and consumers of tiles, and the time of one in that of the widest: 2048 x 14336 x 8192 took
+720, 747, 778 and 834 µs; 866 x 4608 x 4096 in two, three, two and four rounds 86, 69, 55 and 62 (one H200, a rank that
+is its own peer, 2026-11-29).
 """
+
+ROWS_TOGETHER = 1024
+"""Rows walked column by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,35 +72,34 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         )  # fmt: skip
 
     @classmethod
-    def filling(cls, task: GatherTask) -> Self:
-        """With that of two tiles whose rounds end first, beginning with our own rows; units of a quarter of a shard,
-        but of 256 to 512 rows. An exchange goes on during all rounds but one.
+    def filling(cls, task: GatherTask) -> list[Self]:
+        """Tiles of one shard's rows, the soonest first; in units of a quarter of a shard, but of 256 to 512 rows."""
+        problem, rows, times = task.problem, task.problem.shard[0], {}
+        flops = usual_rates(task.machine).flops * 2 / problem.element_size
+        widest = 2.0 * 128 * 256 * problem.k * task.machine.compute_units / flops
+        for block_m, block_n, num_stages, consumers, share in TILES:
+            tile = cls(
+                block_m=block_m, block_n=block_n, block_k=SWIZZLED // problem.element_size, num_stages=num_stages,
+                group_m=max(1, min(ROWS_TOGETHER, round_up(rows)) // block_m), consumers=consumers, sending_warps=1,
+                across_shards=0, transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
+            )  # fmt: skip
+            times[tile] = tile.time(task, share * widest)
+        return sorted(times, key=times.__getitem__)
+
+    def time(self, task: GatherTask, each: float) -> float:
+        """Microseconds of it all if a round takes ``each``. Our own shard comes first; the tiles of another begin once
+        it has arrived, and from then on the rounds of all later ones are left.
         """
-        problem, units, exchange = task.problem, task.machine.compute_units, untuned.parts(task).exchange
-        rows = problem.shard[0]
-        wide = cls(
-            block_m=128, block_n=256, block_k=SWIZZLED // problem.element_size, num_stages=4, consumers="cooperative",
-            group_m=min(8, max(1, round_up(rows // 128))), sending_warps=1, across_shards=0,
-            transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
-        )  # fmt: skip
-        narrow = wide.replace(block_n=128, num_stages=5)
-        if promotes(problem):
-            return narrow.replace(num_stages=6)
-        each = 2.0 * wide.block_m * wide.block_n * problem.k * units / usual_rates(task.machine).flops
-
-        def time(tile: Self) -> float:
-            rounds = -(-problem.world_size * tile.tiles(rows, problem.n_local) // units)
-            return rounds * each * (1.0 if tile is wide else NARROW_SHARE) + exchange / rounds
-
-        return min(wide, narrow, key=time)
+        problem, exchange = task.problem, untuned.parts(task).exchange
+        own, shards = self.tiles(problem.shard[0], problem.n_local), problem.world_size
+        left = [math.ceil((shards - before) * own / task.machine.compute_units) * each for before in range(shards)]
+        return max(exchange * before / max(1, shards - 1) + rounds for before, rounds in enumerate(left))
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """Few rows across shards; the largest tiles of either kind, walked column by column, too."""
+        """Few rows across shards; tiles of one shard's rows, the soonest of them walked column by column, too."""
         yield from cls.across(task)
-        filling = cls.filling(task)
-        yield filling
-        yield filling.replace(group_m=16)
-        pingpong = filling.replace(block_n=128, num_stages=5, consumers="pingpong")
-        yield pingpong
-        yield pingpong.replace(block_m=64)
+        soonest, *others = cls.filling(task)
+        yield soonest
+        yield soonest.replace(group_m=16)
+        yield from others

@@ -40,7 +40,13 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
             "M": problem.m, "N": tensors.c.shape[1], "K": problem.k, "shard_rows": problem.shard[0],
             "unit": problem.k // mode.across_shards if mode.across_shards else mode.transfer_rows,
             "OWNERS": 1 if mode.across_shards else problem.world_size, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
+            "group_m": whole_shards(mode.group_m, math.ceil(problem.shard[0] / mode.block_m)),
             "EPILOGUE": EPILOGUES.index(problem.epilogue), "SENDING": mode.sending_warps,
             "trace": mode.trace_of(programs, tensors.c),
         }  # fmt: skip
         return [Launch(specialized_kernel, programs, arguments, OPTIONS, programs)]
+
+
+def whole_shards(group_m: int, own_m: int) -> int:
+    """As many rows of tiles as whole shards have: a group of three rows of ours and one of a peer's would wait."""
+    return group_m // own_m * own_m or group_m
