@@ -52,7 +52,7 @@ def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
     )  # fmt: skip
     most = round_up(max(16, rows))
     units = most if across else min(most, rng.choice((16, 32, 128, 512)))
-    sending = {"sending_warps": rng.choice((1, 2)), "across_shards": chunks if across else 0}
+    sending = {"sending_warps": rng.choice((1, 2)), "across_shards": chunks if across else 0, "tail_splits": 1}
     return problem, sending | {"transfer_rows": units}
 
 
@@ -86,6 +86,8 @@ def drawn(found: Any, rng: random.Random, world_size: int) -> tuple[Any, Config]
             "group_m": rng.choice((1, 2, 8, 16)), "num_stages": num_stages,
             "consumers": rng.choice(("cooperative", "pingpong")),
         })  # fmt: skip
+        if "tail_splits" in knobs:
+            config = config.replace(tail_splits=rng.choice((1, 2, 4)))
         if found.space.violation(config, Task(problem, machine())) is None:
             return problem, config
 

@@ -33,6 +33,9 @@ WITHOUT_SHARED_MEMORY = {
 }  # fmt: skip
 """A row may be one warp's, and so may a signal and, with Triton 3.9, a wait."""
 LAUNCH_NOTHING_OF_OURS = {"bsp"}
+
+ASIDE = {"specialized_kernel": 8, "specialized_grouped_kernel": 8}
+"""Words that warp-specialized kernels may put aside before their loops: none of them is a sum."""
 LAUNCH_OTHERS = {
     "moe_dispatch_gemm": {"custom_collective"}, "moe_gemm_combine": {"custom_collective", "unfused"},
     "gemm_all_reduce_norm": {"custom_collective", "library_collective"}, "flash_decode": {"iris_all_gather"},
@@ -166,7 +169,7 @@ def test_first_configs_do_not_run_out_of_registers(
     assert configs or not machine.has_peer_atomics
     for config, kernels in compilers.compiled(machine, [(task.problem, config) for config in configs]):
         for kernel in kernels:
-            assert kernel.spills == 0, f"{config}: {kernel}"
+            assert kernel.spills <= ASIDE.get(kernel.name, 0), f"{config}: {kernel}"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +292,7 @@ def test_warp_specialized_kernels_keep_their_sums_in_registers(
     configs = [c for c in workload(name).first_configs(Task(each, H100)) if c["mode"] == "warp_specialized"]
     assert len(configs) >= 2
     kernels = [kernels[-1] for _, kernels in compilers.compiled(H100, [(each, config) for config in configs[which]])]
-    assert kernels and all(kernel.spills <= 8 and kernel.resident in (132, None) for kernel in kernels)
+    assert kernels and all(kernel.spills <= ASIDE[kernel.name] and kernel.resident in (132, None) for kernel in kernels)
 
 
 @pytest.mark.parametrize(

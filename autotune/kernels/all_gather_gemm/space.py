@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
 from autotune.kernels.gemm.space import (
@@ -19,6 +21,9 @@ from autotune.sizes import round_up
 from autotune.task import Task
 
 GatherTask = Task[AllGatherGemm]
+
+LEAST_STEPS = 4
+"""Steps of a part of K; a part has one at least."""
 
 MOST_ROWS_ACROSS = 1024
 """Places in a shard are 32 bits wide there."""
@@ -155,6 +160,23 @@ def _tiles_across(s: GatherTask, across_shards: int, transfer_rows: int, block_m
     return not across_shards or (few and transfer_rows >= problem.shard[0])
 
 
+def tail_of(task: GatherTask, block_m: int, block_n: int) -> int:
+    """Tiles of one shard's rows that are left for a last round, after those that have a tile for each compute unit."""
+    problem = task.problem
+    own = math.ceil(problem.shard[0] / block_m) * math.ceil(problem.n_local / block_n)
+    return problem.world_size * own % task.machine.compute_units
+
+
+def tail_leaves_units(s: GatherTask, tail_splits: int, across_shards: int, block_m: int, block_n: int) -> bool:
+    """True if the last round has a unit for each part of each of its tiles."""
+    tail = tail_of(s, block_m, block_n)
+    return tail_splits == 1 or (across_shards == 0 and 0 < tail * tail_splits <= s.machine.compute_units)
+
+
+def _tail_has_steps(s: GatherTask, tail_splits: int, block_k: int) -> bool:
+    return tail_splits == 1 or s.problem.k >= LEAST_STEPS * tail_splits * block_k
+
+
 def _chunks_across_are_even(s: GatherTask, across_shards: int, block_k: int) -> bool:
     return across_shards <= 1 or _chunks_are_even(s, across_shards, block_k)
 
@@ -249,6 +271,10 @@ WARP_SPECIALIZED = (
                "whole (transfer_rows), in tiles of no more rows than A's"),
     Constraint("even chunks across shards", ("across_shards", "block_k"), _chunks_across_are_even,
                "a chunk must be whole steps of block_k"),
+    Constraint("a last round with idle units", ("tail_splits", "across_shards", "block_m", "block_n"),
+               tail_leaves_units, "the last round's tiles, of one shard's rows, have units for all their parts"),
+    Constraint("steps of a part", ("tail_splits", "block_k"), _tail_has_steps,
+               f"a part of K has {LEAST_STEPS} steps or more"),
     TRANSFER,
 )  # fmt: skip
 COPY_ENGINE = (

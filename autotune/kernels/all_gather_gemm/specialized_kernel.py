@@ -34,7 +34,9 @@ from autotune.kernels.primitives.specialized import (
     MORE_REGISTERS,
     REGISTERS,
     Form,
+    await_step,
     consumer_layout,
+    empty_step,
     factors_of,
     finished,
     halves,
@@ -63,11 +65,49 @@ Tiles = namedtuple("Tiles", "columns depth own_m tiles_n group_m")
 
 Result = namedtuple("Result", "c buffers bias scale_a scale_b")
 
+Item = namedtuple("Item", "tile part begin steps tail")
+"""What a program does at a time: a tile or, of one that is left for a last round, one of SPLITS parts of K: so many
+``steps`` from ``begin`` on. ``tail`` is the number of the tile among those left, or less than zero.
+"""
+
+Tail = namedtuple("Tail", "sums stored target")
+"""Sums of later parts, fp32 [tiles left, SPLITS - 1, PARTS, rows, columns], and how many of a tile's have been stored
+in all launches, int32 [tiles left]: the ``target`` after this one.
+"""
+
 
 @gluon.jit
 def owned_rows(gather, WORLD: gl.constexpr, OWNERS: gl.constexpr):
     """The rows of a shard, or of all of them."""
     return gather.rows * (WORLD // OWNERS)
+
+
+@gluon.jit
+def tiles_and_left(tiles, OWNERS: gl.constexpr):
+    """The number of tiles, and of those that are left after full rounds."""
+    count = OWNERS * tiles.own_m * tiles.tiles_n
+    return count, count % gl.num_programs(0)
+
+
+@gluon.jit
+def items_of(tiles, OWNERS: gl.constexpr, SPLITS: gl.constexpr):
+    count, left = tiles_and_left(tiles, OWNERS)
+    return count + left * (SPLITS - 1)
+
+
+@gluon.jit
+def item_at(number, tiles, OWNERS: gl.constexpr, SPLITS: gl.constexpr, FORM: gl.constexpr):
+    """An item. First parts of all tiles that are left come before the second ones: a program has one item of them."""
+    steps = gl.cdiv(tiles.depth, FORM.DEPTH)
+    item = Item(number, 0, 0, steps, -1)
+    if SPLITS > 1:
+        count, left = tiles_and_left(tiles, OWNERS)
+        beyond = number - (count - left)
+        part = gl.maximum(beyond, 0) // gl.maximum(left, 1)
+        each = gl.where(beyond < 0, steps, gl.cdiv(steps, SPLITS))
+        begin = part * each
+        item = Item(number - part * left, part, begin, gl.minimum(each, steps - begin), beyond - part * left)
+    return item
 
 
 @gluon.jit
@@ -196,25 +236,33 @@ def load_as_it_arrives(inbox, b, ring, step, row, column, gather, tiles, peers, 
 
 @gluon.jit
 def produce(
-    own, inbox, b, ring, gather, tiles, peers, WORLD: gl.constexpr, OWNERS: gl.constexpr, FORM: gl.constexpr
+    own, inbox, b, ring, gather, tiles, tail, peers, WORLD: gl.constexpr, OWNERS: gl.constexpr, SPLITS: gl.constexpr,
+    FORM: gl.constexpr,
 ):  # fmt: skip
     """Load this program's tiles: ours from the shard, the others from the inbox once their rows have arrived."""
     step = 0
     waits = 0
-    for number in range(gl.program_id(0), OWNERS * tiles.own_m * tiles.tiles_n, gl.num_programs(0)):
-        source, row, column = tile_at(number, gather, tiles, peers, WORLD, OWNERS, FORM)
+    for number in range(gl.program_id(0), items_of(tiles, OWNERS, SPLITS), gl.num_programs(0)):
+        item = item_at(number, tiles, OWNERS, SPLITS, FORM)
+        source, row, column = tile_at(item.tile, gather, tiles, peers, WORLD, OWNERS, FORM)
+        begin = item.begin * FORM.DEPTH
+        end = gl.minimum(begin + item.steps * FORM.DEPTH, tiles.depth)
         if OWNERS == 1:
             place = gather.slot * WORLD * gather.rows + row
             step = load_as_it_arrives(inbox, b, ring, step, place, column, gather, tiles, peers, FORM)
         elif source == peers.rank:
-            step = load_tile(own, b, ring, step, row, column, tiles.columns, tiles.depth, FORM)
+            step = load_tile(own, b, ring, step, row, column, tiles.columns, end, FORM, 0, begin)
         else:
             traces.begin(gather.trace, traces.WAIT, waits, number)
             late = wait_for_tile(gather, source, row, peers, FORM)
             traces.end(gather.trace, traces.WAIT, waits)
             waits += 1
             place = (gather.slot * WORLD + source) * gather.rows + row + late
-            step = load_tile(inbox, b, ring, step, place, column, tiles.columns, tiles.depth, FORM)
+            step = load_tile(inbox, b, ring, step, place, column, tiles.columns, end, FORM, 0, begin)
+        if SPLITS > 1:
+            if (item.tail >= 0) & (item.part == 0):
+                wait(tail.stored + item.tail, tail.target, peers)
+                empty_step(ring, step, FORM)
 
 
 @gluon.jit
@@ -228,9 +276,32 @@ def scales_of(source, gather, tiles, peers, WORLD: gl.constexpr, OWNERS: gl.cons
 
 
 @gluon.jit
+def joined(
+    total, item, tail, ring, step, PART: gl.constexpr, SPLITS: gl.constexpr, layout: gl.constexpr, FORM: gl.constexpr
+):  # fmt: skip
+    """Our sums of a part of K: a later one stores them; the first one adds up all, which a ``step`` says are there."""
+    COLUMNS: gl.constexpr = FORM.PIECES * FORM.COLUMNS
+    rows = gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+    places = rows[:, None] * COLUMNS + columns[None, :]
+    box = item.tail * (SPLITS - 1) * FORM.PARTS + PART
+    if item.part > 0:
+        box += (item.part - 1) * FORM.PARTS
+        gl.store(tail.sums + box * FORM.ROWS * COLUMNS + places, total)
+        tl.debug_barrier()
+        gl.atomic_add(tail.stored + item.tail, 1, sem="release", scope="gpu")
+    elif item.tail >= 0:
+        await_step(ring, step, FORM)
+        for _ in range(SPLITS - 1):  # unrolled, its loads spill
+            total += gl.load(tail.sums + box * FORM.ROWS * COLUMNS + places)
+            box += FORM.PARTS
+    return total
+
+
+@gluon.jit
 def consume(
-    ring, order, result, gather, tiles, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, OWNERS: gl.constexpr,
-    SCALES: gl.constexpr, BIAS: gl.constexpr, EPILOGUE: gl.constexpr, FORM: gl.constexpr,
+    ring, order, result, gather, tiles, tail, peers, WHICH: gl.constexpr, WORLD: gl.constexpr, OWNERS: gl.constexpr,
+    SPLITS: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr, EPILOGUE: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """Multiply and store our part of each tile or, in pingpong, every other tile."""
     owned = owned_rows(gather, WORLD, OWNERS)
@@ -241,31 +312,36 @@ def consume(
     PART: gl.constexpr = WHICH if FORM.TURNS == 1 else 0
     programs = gl.num_programs(0)
     first = gl.program_id(0) + count * programs
-    for number in range(first, OWNERS * tiles.own_m * tiles.tiles_n, FORM.TURNS * programs):
-        source, row, column = tile_at(number, gather, tiles, peers, WORLD, OWNERS, FORM)
+    for number in range(first, items_of(tiles, OWNERS, SPLITS), FORM.TURNS * programs):
+        item = item_at(number, tiles, OWNERS, SPLITS, FORM)
+        source, row, column = tile_at(item.tile, gather, tiles, peers, WORLD, OWNERS, FORM)
         row += PART * FORM.ROWS
         if FORM.TURNS == 2 or WHICH == 0:
             traces.begin(gather.trace, traces.TILE, count, number)
         factors = None
         if SCALES == 3:
-            of_rows = scales_of(source, gather, tiles, peers, WORLD, OWNERS, SCALES)
-            given = (of_rows, row, owned, result.scale_b)
+            of_blocks = scales_of(source, gather, tiles, peers, WORLD, OWNERS, SCALES)
+            given = (of_blocks + item.begin, row, owned, result.scale_b + item.begin)
             factors = factors_of(*given, column, tiles.columns, tiles.depth, wide, FORM)
-        total = product(ring, order, count, count * steps, steps, factors, WHICH, wide, FORM)
-        rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
-        columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
-        places = (rows, rows < owned, columns, columns < tiles.columns)
-        of_rows = None
-        if SCALES == 2:
-            of_rows = scales_of(source, gather, tiles, peers, WORLD, OWNERS, SCALES)
-        if EPILOGUE == PLAIN:
-            total = finished(total, result, of_rows, places, 0, SCALES, BIAS)
-        else:
-            gate, up = halves(total, layout)
-            gate = finished(gate, result, of_rows, places, 0, SCALES, BIAS)
-            up = finished(up, result, of_rows, places, tiles.columns, SCALES, BIAS)
-            total = activated(gate, up, EPILOGUE)
-        store_part(total, result.c, result.buffers.index(WHICH), source * owned + row, column)
+        # The items before it are whole tiles.
+        total = product(ring, order, count, count * steps, item.steps, factors, WHICH, wide, FORM)
+        if SPLITS > 1:
+            total = joined(total, item, tail, ring, count * steps + item.steps, PART, SPLITS, wide, FORM)
+        if item.part == 0:
+            rows = row + gl.arange(0, FORM.ROWS, layout=gl.SliceLayout(1, layout))
+            columns = column + gl.arange(0, FORM.COLUMNS, layout=gl.SliceLayout(0, layout))
+            places = (rows, rows < owned, columns, columns < tiles.columns)
+            of_rows = None
+            if SCALES == 2:
+                of_rows = scales_of(source, gather, tiles, peers, WORLD, OWNERS, SCALES)
+            if EPILOGUE == PLAIN:
+                value = finished(total, result, of_rows, places, 0, SCALES, BIAS)
+            else:
+                gate, up = halves(total, layout)
+                gate = finished(gate, result, of_rows, places, 0, SCALES, BIAS)
+                up = finished(up, result, of_rows, places, tiles.columns, SCALES, BIAS)
+                value = activated(gate, up, EPILOGUE)
+            store_part(value, result.c, result.buffers.index(WHICH), source * owned + row, column)
         if FORM.TURNS == 2 or WHICH == 0:
             traces.end(gather.trace, traces.TILE, count)
         count += FORM.TURNS
@@ -277,12 +353,12 @@ def consume(
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "shard_rows", "unit", "group_m", "rank", "spin_limit"])
 def specialized_kernel(
-    a, inbox, b, c, shard, inbox_pointer, result, bias, scale_a, scale_b, scale_shard, scale_inbox,
+    a, inbox, b, c, shard, inbox_pointer, result, bias, scale_a, scale_b, scale_shard, scale_inbox, sums, stored,
     M, N, K, shard_rows, unit, group_m, rank, heap_bases, epoch_counter, arrivals, trace, status, spin_limit,
-    WORLD: gl.constexpr, OWNERS: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr, TURNS: gl.constexpr,
-    ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, PROMOTE: gl.constexpr,
-    B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr, EPILOGUE: gl.constexpr,
-    SENDING: gl.constexpr, num_warps: gl.constexpr,
+    WORLD: gl.constexpr, OWNERS: gl.constexpr, SPLITS: gl.constexpr, SLOTS: gl.constexpr, PARTS: gl.constexpr,
+    TURNS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
+    PROMOTE: gl.constexpr, B_TRANSPOSED: gl.constexpr, SCALES: gl.constexpr, BIAS: gl.constexpr,
+    EPILOGUE: gl.constexpr, SENDING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """C [M, N] = all_gather(A) @ B + bias, or with an EPILOGUE activation(gate) * up of B [K, 2 N] = [gate, up]. ``a``,
     ``inbox``, ``b`` and ``c`` are descriptors.
@@ -303,13 +379,20 @@ def specialized_kernel(
     order = new_order(ring, FORM)
     buffers = gl.allocate_shared_memory(c.dtype, [2, ROWS, c.block_type.shape[1]], c.layout)
     out = Result(c, buffers, bias, scale_a, scale_b)
+    tail = Tail(sums, stored, ((epoch + 1) * (SPLITS - 1) * PARTS).to(gl.int32))
     multiplying: gl.constexpr = FEWER_REGISTERS if OWNERS == 1 else REGISTERS
     others: gl.constexpr = MORE_REGISTERS if OWNERS == 1 else FEW_REGISTERS
     gl.warp_specialize(
         [
-            (consume, (ring, order, out, gather, tiles, peers, 0, WORLD, OWNERS, SCALES, BIAS, EPILOGUE, FORM)),
-            (consume, (ring, order, out, gather, tiles, peers, 1, WORLD, OWNERS, SCALES, BIAS, EPILOGUE, FORM)),
-            (produce, (a, inbox, b, ring, gather, tiles, peers, WORLD, OWNERS, FORM)),
+            (
+                consume,
+                (ring, order, out, gather, tiles, tail, peers, 0, WORLD, OWNERS, SPLITS, SCALES, BIAS, EPILOGUE, FORM),
+            ),
+            (
+                consume,
+                (ring, order, out, gather, tiles, tail, peers, 1, WORLD, OWNERS, SPLITS, SCALES, BIAS, EPILOGUE, FORM),
+            ),
+            (produce, (a, inbox, b, ring, gather, tiles, tail, peers, WORLD, OWNERS, SPLITS, FORM)),
             (send_across if OWNERS == 1 else send, (gather, tiles, peers, WORLD, SENDING, SCALES)),
         ],
         [num_warps, 1, SENDING],

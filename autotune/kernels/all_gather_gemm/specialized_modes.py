@@ -34,6 +34,13 @@ is its own peer, 2026-11-29).
 ROWS_TOGETHER = 1024
 """Rows walked column by column."""
 
+TAIL_SPLITS = (1, 2, 4)
+
+JOINING = 4.0
+"""Microseconds by which a further part of K adds to its share of a round: of rounds of 34 µs 1558 x 2560 x 3072 took 68
+in two, 56 in one and a half, and 55 in one and a quarter (one H200, a rank that is its own peer, 2026-11-29).
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
@@ -45,12 +52,19 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         say={0: "", 1: "tiles across shards", ...: "tiles across shards, K in {across_shards} chunks"},
     )  # fmt: skip
 
+    tail_splits: int = number(
+        *TAIL_SPLITS, help="parts of K of each tile that is left for a last round with idle units",
+        say={1: "", ...: "tiles of the last round in {tail_splits} parts of K"},
+    )  # fmt: skip
+
     title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
     varies: ClassVar[str] = "it takes whole tiles of a shard, and a small batch has fewer rows"
     constraints: ClassVar = space.WARP_SPECIALIZED
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
-        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
+        shards = task.problem.world_size
+        spared = self.rounds(task, shards) / self.replace(tail_splits=1).rounds(task, shards)
+        computation = spared * tiled_gemm(task, self, rates, task.machine.compute_units)
         pieces = self.across_shards or pieces_of(task.problem, self.transfer_rows)
         return overlapped(computation, links(task.problem, rates), pieces, rates)
 
@@ -68,32 +82,41 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
             block_m=128, block_n=256 if two else 128, block_k=step, group_m=2 if two else 1, sending_warps=2,
             num_stages=4 if two else 5, consumers="cooperative" if two or promotes(problem) else "pingpong",
             transfer_rows=at_most(UNITS, max(16, round_up(problem.shard[0]))),
-            across_shards=1 if problem.k % (2 * step) else 2,
+            across_shards=1 if problem.k % (2 * step) else 2, tail_splits=1,
         )  # fmt: skip
 
     @classmethod
     def filling(cls, task: GatherTask) -> list[Self]:
         """Tiles of one shard's rows, the soonest first; in units of a quarter of a shard, but of 256 to 512 rows."""
         problem, rows, times = task.problem, task.problem.shard[0], {}
-        flops = usual_rates(task.machine).flops * 2 / problem.element_size
-        widest = 2.0 * 128 * 256 * problem.k * task.machine.compute_units / flops
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
                 block_m=block_m, block_n=block_n, block_k=SWIZZLED // problem.element_size, num_stages=num_stages,
                 group_m=max(1, min(ROWS_TOGETHER, round_up(rows)) // block_m), consumers=consumers, sending_warps=1,
-                across_shards=0, transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))),
+                transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))), across_shards=0,
+                tail_splits=1,
             )  # fmt: skip
-            times[tile] = tile.time(task, share * widest)
+            splits = [each for each in TAIL_SPLITS if space.tail_leaves_units(task, each, 0, block_m, block_n)]
+            split = {way: way.time(task, share) for way in (tile.replace(tail_splits=each) for each in splits)}
+            soonest = min(split, key=split.__getitem__)
+            times[soonest] = split[soonest]
         return sorted(times, key=times.__getitem__)
 
-    def time(self, task: GatherTask, each: float) -> float:
-        """Microseconds of it all if a round takes ``each``. Our own shard comes first; the tiles of another begin once
-        it has arrived, and from then on the rounds of all later ones are left.
+    def time(self, task: GatherTask, share: float) -> float:
+        """Microseconds of a tile that takes so much of the widest one's time. Our own shard comes first; the tiles of
+        each other begin once it has arrived, and from then on the rounds of all later ones are left.
         """
         problem, exchange = task.problem, untuned.parts(task).exchange
-        own, shards = self.tiles(problem.shard[0], problem.n_local), problem.world_size
-        left = [math.ceil((shards - before) * own / task.machine.compute_units) * each for before in range(shards)]
-        return max(exchange * before / max(1, shards - 1) + rounds for before, rounds in enumerate(left))
+        flops = usual_rates(task.machine).flops * 2 / problem.element_size
+        each = share * 2.0 * 128 * 256 * problem.k * task.machine.compute_units / flops
+        left = [self.rounds(task, shards) * each for shards in range(problem.world_size, 0, -1)]
+        arrived = [exchange * before / max(1, problem.world_size - 1) for before in range(problem.world_size)]
+        return max(map(sum, zip(arrived, left, strict=True))) + (self.tail_splits - 1) * JOINING
+
+    def rounds(self, task: GatherTask, shards: int) -> float:
+        """Rounds of the tiles of so many shards, the last of which takes a part of the time."""
+        tiles = shards * self.tiles(task.problem.shard[0], task.problem.n_local)
+        return math.ceil(tiles / task.machine.compute_units) - 1 + 1 / self.tail_splits
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from autotune.kernels.all_gather_gemm.fused import FusedWay
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES
 from autotune.kernels.all_gather_gemm.scratch import Inbox
-from autotune.kernels.all_gather_gemm.space import GatherTask
+from autotune.kernels.all_gather_gemm.space import GatherTask, tail_of
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.way import GatherCall
 from autotune.kernels.launching.plan import Launch
@@ -17,15 +21,33 @@ from autotune.kernels.launching.tensors import Allocate
 SLOTS = 2
 
 
-class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
-    def scratch(self, task: GatherTask, mode: WarpSpecialized, shared: Allocate, own: Allocate) -> Inbox:
-        problem = task.problem
+@dataclass(frozen=True, kw_only=True)
+class TailInbox(Inbox):
+    sums: torch.Tensor
+    """fp32 [tiles of the last round, tail_splits - 1, block_m, block_n], this rank's alone"""
+    stored: torch.Tensor
+    """int32 [tiles of the last round]"""
+
+    def poison(self) -> None:
+        super().poison()
+        self.sums.fill_(math.nan)
+
+
+class WarpSpecializedWay(FusedWay[WarpSpecialized, TailInbox]):
+    def scratch(self, task: GatherTask, mode: WarpSpecialized, shared: Allocate, own: Allocate) -> TailInbox:
+        problem, tail = task.problem, tail_of(task, mode.block_m, mode.block_n) if mode.tail_splits > 1 else 0
+        memory: dict[str, Any] = {
+            "sums": own((tail, mode.tail_splits - 1, mode.block_m, mode.block_n), torch.float32),
+            "stored": own((tail,), torch.int32),
+        }
         if mode.across_shards:
             # A box of TMA takes twice as long for a row beyond the edge, see ``row_of``.
-            return Inbox.of_rows(problem, shared, SLOTS * problem.m + mode.block_m, (SLOTS, mode.across_shards))
-        return Inbox.of_units(problem, shared, math.ceil(problem.shard[0] / mode.transfer_rows), slots=SLOTS)
+            rows = SLOTS * problem.m + mode.block_m
+            return TailInbox.of_rows(problem, shared, rows, (SLOTS, mode.across_shards), **memory)
+        units = math.ceil(problem.shard[0] / mode.transfer_rows)
+        return TailInbox.of_units(problem, shared, units, slots=SLOTS, **memory)
 
-    def launches(self, call: GatherCall[WarpSpecialized, Inbox]) -> list[Launch]:
+    def launches(self, call: GatherCall[WarpSpecialized, TailInbox]) -> list[Launch]:
         """A program for each compute unit, all of them resident: each has a share of every unit that peers wait for."""
         from autotune.kernels.all_gather_gemm.specialized_kernel import specialized_kernel  # Gluon, which few need
 
@@ -39,6 +61,7 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, Inbox]):
             "scale_shard": tensors.scale_a if problem.gathers_scales else None, "scale_inbox": scratch.scale_inbox,
             "M": problem.m, "N": tensors.c.shape[1], "K": problem.k, "shard_rows": problem.shard[0],
             "unit": problem.k // mode.across_shards if mode.across_shards else mode.transfer_rows,
+            "sums": scratch.sums, "stored": scratch.stored, "SPLITS": mode.tail_splits,
             "OWNERS": 1 if mode.across_shards else problem.world_size, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
             "group_m": whole_shards(mode.group_m, math.ceil(problem.shard[0] / mode.block_m)),
             "EPILOGUE": EPILOGUES.index(problem.epilogue), "SENDING": mode.sending_warps,

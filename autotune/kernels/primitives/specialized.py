@@ -98,13 +98,25 @@ def new_order(ring, FORM: gl.constexpr):
 
 
 @gluon.jit
+def _emptied(ring, step, FORM: gl.constexpr):
+    """The stage of a step, once it is empty."""
+    stage = step % FORM.STAGES
+    mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
+    return stage
+
+
+@gluon.jit
 def open_stage(a_desc, ring, step, FORM: gl.constexpr):
     """Wait until a step's stage is empty, and have its barrier expect A and B."""
     LINES: gl.constexpr = FORM.PARTS * FORM.ROWS + FORM.PIECES * FORM.COLUMNS
     BYTES: gl.constexpr = LINES * FORM.DEPTH * a_desc.dtype.primitive_bitwidth // 8
-    stage = step % FORM.STAGES
-    mbarrier.wait(ring.empty.index(stage), ((step // FORM.STAGES) & 1) ^ 1)
-    mbarrier.expect(ring.ready.index(stage), BYTES)
+    mbarrier.expect(ring.ready.index(_emptied(ring, step, FORM)), BYTES)
+
+
+@gluon.jit
+def empty_step(ring, step, FORM: gl.constexpr):
+    """A step without A and B, which says that something else is there."""
+    mbarrier.arrive(ring.ready.index(_emptied(ring, step, FORM)), count=1)
 
 
 @gluon.jit
@@ -129,9 +141,11 @@ def load_columns(b_desc, ring, step, column, apart, k, FORM: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr, b_k=0):
-    """The producer's part of a tile: all steps of A and, from ``b_k`` on, of B. Returns the number of the next step."""
-    for k in range(0, K, FORM.DEPTH):
+def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.constexpr, b_k=0, begin=0):
+    """The producer's part of a tile: steps of A from ``begin`` to K and, ``b_k`` further on, of B. Returns the number
+    of the next step.
+    """
+    for k in range(begin, K, FORM.DEPTH):
         open_stage(a_desc, ring, step, FORM)
         load_rows(a_desc, ring, step, row, k, FORM)
         load_columns(b_desc, ring, step, column, apart, b_k + k, FORM)
@@ -140,7 +154,7 @@ def load_tile(a_desc, b_desc, ring, step, row, column, apart, K, FORM: gl.conste
 
 
 @gluon.jit
-def _loaded(ring, step, FORM: gl.constexpr):
+def await_step(ring, step, FORM: gl.constexpr):
     """The stage of a step, once it is full."""
     mbarrier.wait(ring.ready.index(step % FORM.STAGES), (step // FORM.STAGES) & 1)
     return step % FORM.STAGES
@@ -203,10 +217,10 @@ def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layou
     if FORM.PROMOTE:  # two products in flight; ptxas serialises them where one stays so over the loop's end
         taken, other = zero, zero
         for s in range(0, steps - 1, 2):
-            first = _loaded(ring, begin + s, FORM)
+            first = await_step(ring, begin + s, FORM)
             even = _multiply(ring, first, PART, taken, False, FORM)
             of_even = _factor(factors, s, layout, FORM)
-            second = _loaded(ring, begin + s + 1, FORM)
+            second = await_step(ring, begin + s + 1, FORM)
             odd = _multiply(ring, second, PART, other, False, FORM)
             of_odd = _factor(factors, s + 1, layout, FORM)
             taken = warpgroup_mma_wait(num_outstanding=1, deps=[even])
@@ -216,7 +230,7 @@ def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layou
             mbarrier.arrive(ring.empty.index(second), count=1)
             total = _added(total, other, of_odd)
         if steps % 2 == 1:
-            last = _loaded(ring, begin + steps - 1, FORM)
+            last = await_step(ring, begin + steps - 1, FORM)
             even = _multiply(ring, last, PART, taken, False, FORM)
             of_even = _factor(factors, steps - 1, layout, FORM)
             total = _added(total, warpgroup_mma_wait(num_outstanding=0, deps=[even]), of_even)
@@ -226,7 +240,7 @@ def product(ring, order, tile, begin, steps, factors, WHICH: gl.constexpr, layou
     else:
         acc = warpgroup_mma_init(zero)
         for s in range(steps):
-            stage = _loaded(ring, begin + s, FORM)
+            stage = await_step(ring, begin + s, FORM)
             acc = _multiply(ring, stage, PART, acc, True, FORM)
             acc = warpgroup_mma_init(warpgroup_mma_wait(num_outstanding=1, deps=[acc]))
             mbarrier.arrive(ring.empty.index((begin + s + FORM.STAGES - 1) % FORM.STAGES), count=1, pred=s > 0)
