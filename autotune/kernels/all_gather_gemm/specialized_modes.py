@@ -51,7 +51,6 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         0, 1, 2, 4, 8, help="chunks of K in which A comes for tiles across shards; 0: tiles of one shard's rows",
         say={0: "", 1: "tiles across shards", ...: "tiles across shards, K in {across_shards} chunks"},
     )  # fmt: skip
-
     tail_splits: int = number(
         *TAIL_SPLITS, help="parts of K of each tile that is left for a last round with idle units",
         say={1: "", ...: "tiles of the last round in {tail_splits} parts of K"},
