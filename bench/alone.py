@@ -1,16 +1,18 @@
 """Exchanges of 2 to 8 ranks on one GPU, without the links: a rank that is its own peers.
 
-    python bench/alone.py [--ranks 2,4,8] [--only norms,gathers,sums,decodes]
+    python bench/alone.py [--ranks 2,4,8] [--only norms,gathers,sums,decodes,tails]
 
 Every peer's heap is this rank's, moved by as much as two ranks' parts lie apart in an inbox: what is sent to peer p
 lands where p's part is waited for. So kernels send, poll and sum as among so many ranks, at the rate of one memory.
-This holds for words in one shot, which nobody signals. Times of a call in a CUDA graph of 50, microseconds.
+This holds for words in one shot, which nobody signals. Of tails only the signals land so, and rows where nobody reads.
+Times of a call in a CUDA graph of 50, microseconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -19,6 +21,7 @@ import torch.distributed as dist
 import typer
 
 from autotune.heap.arena import SymmetricHeap
+from autotune.kernels.all_gather_gemm.specialized_modes import TAIL_SPLITS
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records
 from autotune.kernels.launching.contract import Setup
@@ -87,6 +90,8 @@ def fastest(name: str, apart: int, changes: dict[str, Any], **fields: Any) -> st
     for config in dict.fromkeys(found.space.valid(configs, task)):
         heap = Alone(found.heap_bytes(task.problem) + (64 << 20), fields["world_size"], apart)
         setup = Setup(kernels, task, config, heap, 1 << 18)
+        if mode == "warp_specialized":
+            setup.scratch.inbox.normal_()  # with zeros a GPU takes less power, and its clock stays up
         times.append((timed(setup.bind(drawn(kernels, task.problem, heap))), str(config)))
         if setup.timed_out():
             raise RuntimeError(f"{config}: a wait timed out, so no peer's part lay where it was sent")
@@ -134,7 +139,20 @@ def decodes(world_size: int) -> Iterator[tuple[str, str]]:
         yield f"decode, {kind} {wire} tiles of {tile} heads", fastest("flash_decode", apart, changes, **problem)
 
 
-EXCHANGES = {"norms": norms, "gathers": gathers, "sums": sums, "decodes": decodes}
+def tails(world_size: int) -> Iterator[tuple[str, str]]:
+    for m, n, k in ((512, 14336, 8192), (896, 13824, 5120), (864, 4608, 4096), (1024, 14336, 4096), (2048, 5120, 8192)):
+        # Counters of a shard take a multiple of 16 bytes, by which rows then move.
+        rows = next(each for each in (128, 64, 32, 16) if math.ceil(m / world_size / each) % 4 == 0)
+        apart, fields = 4 * math.ceil(m / world_size / rows), {"m": m, "n": n * world_size, "k": k, "b_order": "nk"}
+        for splits in TAIL_SPLITS:
+            changes = {"mode": "warp_specialized", "transfer_rows": rows, "tail_splits": splits}
+            yield (
+                f"all-gather + GEMM m={m} n={n} k={k} tail_splits={splits}",
+                fastest("all_gather_gemm", apart, changes, **fields, world_size=world_size),
+            )
+
+
+EXCHANGES = {"norms": norms, "gathers": gathers, "sums": sums, "decodes": decodes, "tails": tails}
 
 
 def main(

@@ -253,7 +253,7 @@ def produce(
         elif source == peers.rank:
             step = load_tile(own, b, ring, step, row, column, tiles.columns, end, FORM, 0, begin)
         else:
-            traces.begin(gather.trace, traces.WAIT, waits, number)
+            traces.begin(gather.trace, traces.WAIT, waits, item.tile)
             late = wait_for_tile(gather, source, row, peers, FORM)
             traces.end(gather.trace, traces.WAIT, waits)
             waits += 1
@@ -317,7 +317,7 @@ def consume(
         source, row, column = tile_at(item.tile, gather, tiles, peers, WORLD, OWNERS, FORM)
         row += PART * FORM.ROWS
         if FORM.TURNS == 2 or WHICH == 0:
-            traces.begin(gather.trace, traces.TILE, count, number)
+            traces.begin(gather.trace, traces.TILE, count, item.tile)
         factors = None
         if SCALES == 3:
             of_blocks = scales_of(source, gather, tiles, peers, WORLD, OWNERS, SCALES)
