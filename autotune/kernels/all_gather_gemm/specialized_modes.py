@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar, Self
 
 from autotune.device_rates import Rates, usual_rates
@@ -87,7 +88,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
     @classmethod
     def filling(cls, task: GatherTask) -> list[Self]:
         """Tiles of one shard's rows, the soonest first; in units of a quarter of a shard, but of 256 to 512 rows."""
-        problem, rows, times = task.problem, task.problem.shard[0], {}
+        problem, rows, found = task.problem, task.problem.shard[0], []
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
                 block_m=block_m, block_n=block_n, block_k=SWIZZLED // problem.element_size, num_stages=num_stages,
@@ -95,11 +96,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
                 transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))), across_shards=0,
                 tail_splits=1,
             )  # fmt: skip
-            splits = [each for each in TAIL_SPLITS if space.tail_leaves_units(task, each, 0, block_m, block_n)]
-            split = {way: way.time(task, share) for way in (tile.replace(tail_splits=each) for each in splits)}
-            soonest = min(split, key=split.__getitem__)
-            times[soonest] = split[soonest]
-        return sorted(times, key=times.__getitem__)
+            splits = (each for each in TAIL_SPLITS if space.tail_leaves_units(task, each, 0, block_m, block_n))
+            ways = [tile.replace(tail_splits=each) for each in splits]
+            found.append(min(((way.time(task, share), way) for way in ways), key=itemgetter(0)))
+        return [way for _, way in sorted(found, key=itemgetter(0))]
 
     def time(self, task: GatherTask, share: float) -> float:
         """Microseconds of a tile that takes so much of the widest one's time. Our own shard comes first; the tiles of
@@ -107,7 +107,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         """
         problem, exchange = task.problem, untuned.parts(task).exchange
         flops = usual_rates(task.machine).flops * 2 / problem.element_size
-        each = share * 2.0 * 128 * 256 * problem.k * task.machine.compute_units / flops
+        each = share * 2.0 * math.prod(TILES[0][:2]) * problem.k * task.machine.compute_units / flops
         left = [self.rounds(task, shards) * each for shards in range(problem.world_size, 0, -1)]
         arrived = [exchange * before / max(1, problem.world_size - 1) for before in range(problem.world_size)]
         return max(map(sum, zip(arrived, left, strict=True))) + (self.tail_splits - 1) * JOINING
