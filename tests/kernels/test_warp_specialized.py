@@ -11,6 +11,7 @@ from every_mode import check_all
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.machine import H100, MI300X, machine
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -151,3 +152,19 @@ def test_it_is_tried_where_it_may_be(found: Any, fields: dict[str, Any], here: A
     problem = found.problem_type(**{**sizes_of(found), "world_size": 2} | fields)
     configs = found.first_configs(Task(problem, here))
     assert any(config["mode"] == MODE for config in configs) == is_there
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounds_are_those_of_the_program_that_begins_a_shard(seed: int) -> None:
+    rng, units = random.Random(seed), H100.compute_units
+    for _ in range(20):
+        ranks = rng.choice((2, 4, 8))
+        sizes = {"m": ranks * rng.randint(128, 2000), "n": ranks * 16 * rng.randint(8, 1000)}
+        task = Task(GATHER.problem_type(**sizes, k=4096, world_size=ranks, dtype="bf16", b_order="nk"), H100)
+        for way in (way for way in WarpSpecialized.filling(task) if not way.across_shards):
+            assert GATHER.space.violation(way.config(), task) is None
+            own = way.tiles(task.problem.shard[0], task.problem.n_local)
+            left = ranks * own % units if way.tail_splits > 1 else 0
+            items = [1.0] * (ranks * own - left) + [1 / way.tail_splits] * (left * way.tail_splits)
+            for shard in range(ranks):
+                assert way.rounds(task, shard) == pytest.approx(sum(items[shard * own :: units]))

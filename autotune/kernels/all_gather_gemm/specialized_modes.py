@@ -23,13 +23,18 @@ from autotune.sizes import round_up
 
 TILES = (
     (128, 256, 4, "cooperative", 1.0),
-    (128, 128, 6, "cooperative", 0.54),
-    (64, 256, 4, "pingpong", 0.58),
-    (64, 128, 8, "pingpong", 0.32),
+    (128, 128, 6, "cooperative", 0.53),
+    (64, 256, 4, "pingpong", 0.56),
+    (64, 128, 8, "pingpong", 0.3),
 )
 """Rows, columns, stages and consumers of tiles, and the time of one in that of the widest: 2048 x 14336 x 8192 took
 720, 747, 778 and 834 µs; 866 x 4608 x 4096 in two, three, two and four rounds 86, 69, 55 and 62 (one H200, a rank that
 is its own peer, 2026-11-29).
+"""
+
+PINGPONG = 5.0
+"""Microseconds that pingpong adds, whose first and last products have nobody beside them: 866 x 2304 x 4096 took 35 in
+two rounds, 866 x 4608 x 4096 62 in four, 1024 x 7680 x 5120 138 in eight of 17 (likewise).
 """
 
 ROWS_TOGETHER = 1024
@@ -62,32 +67,31 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
     constraints: ClassVar = space.WARP_SPECIALIZED
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
-        shards = task.problem.world_size
-        spared = self.rounds(task, shards) / self.replace(tail_splits=1).rounds(task, shards)
+        spared = self.rounds(task, 0) / self.replace(tail_splits=1).rounds(task, 0)
         computation = spared * tiled_gemm(task, self, rates, task.machine.compute_units)
         pieces = self.across_shards or pieces_of(task.problem, self.transfer_rows)
         return overlapped(computation, links(task.problem, rates), pieces, rates)
 
     @classmethod
     def across(cls, task: GatherTask) -> Iterator[Self]:
-        """Tiles of all shards' rows, if one or two have them all, so that B is read once; K in two chunks, if they are
-        even.
-        """
+        """A tile across shards, if one or two have all rows."""
         problem = task.problem
         rows, step = round_up(problem.m), SWIZZLED // problem.element_size
         if not WGMMA_ROWS < rows <= (128 if promotes(problem) else 256):
             return
         two = rows > 128
-        yield cls(
-            block_m=128, block_n=256 if two else 128, block_k=step, group_m=2 if two else 1, sending_warps=2,
+        tile = cls(
+            block_m=128, block_n=256 if two else 128, block_k=step, group_m=1, sending_warps=2,
             num_stages=4 if two else 5, consumers="cooperative" if two or promotes(problem) else "pingpong",
-            transfer_rows=at_most(UNITS, max(16, round_up(problem.shard[0]))),
-            across_shards=1 if problem.k % (2 * step) else 2, tail_splits=1,
+            transfer_rows=UNITS[0], across_shards=0, tail_splits=1,
         )  # fmt: skip
+        yield tile.across_all(task)
 
     @classmethod
     def filling(cls, task: GatherTask) -> list[Self]:
-        """Tiles of one shard's rows, the soonest first; in units of a quarter of a shard, but of 256 to 512 rows."""
+        """Each tile, of one shard's rows or of all of them, the soonest first; in units of a quarter of a shard, but of
+        256 to 512 rows.
+        """
         problem, rows, found = task.problem, task.problem.shard[0], []
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
@@ -98,24 +102,42 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
             )  # fmt: skip
             splits = (each for each in TAIL_SPLITS if space.tail_leaves_units(task, each, 0, block_m, block_n))
             ways = [tile.replace(tail_splits=each) for each in splits]
+            if problem.m <= space.MOST_ROWS_ACROSS:
+                ways.append(tile.across_all(task))
             found.append(min(((way.time(task, share), way) for way in ways), key=itemgetter(0)))
         return [way for _, way in sorted(found, key=itemgetter(0))]
 
+    def across_all(self, task: GatherTask) -> Self:
+        """The tile across shards, for which B is read once; K in two chunks, if they are even."""
+        return self.replace(
+            transfer_rows=at_most(UNITS, max(16, round_up(task.problem.shard[0]))), sending_warps=2, group_m=16,
+            across_shards=1 if task.problem.k % (2 * self.block_k) else 2,
+        )  # fmt: skip
+
     def time(self, task: GatherTask, share: float) -> float:
         """Microseconds of a tile that takes so much of the widest one's time. Our own shard comes first; the tiles of
-        each other begin once it has arrived, and from then on the rounds of all later ones are left.
+        each other begin once it has arrived. Tiles across shards begin with a chunk of K from all of them.
         """
-        problem, exchange = task.problem, untuned.parts(task).exchange
+        problem, units, exchange = task.problem, task.machine.compute_units, untuned.parts(task).exchange
         flops = usual_rates(task.machine).flops * 2 / problem.element_size
-        each = share * 2.0 * math.prod(TILES[0][:2]) * problem.k * task.machine.compute_units / flops
-        left = [self.rounds(task, shards) * each for shards in range(problem.world_size, 0, -1)]
-        arrived = [exchange * before / max(1, problem.world_size - 1) for before in range(problem.world_size)]
-        return max(map(sum, zip(arrived, left, strict=True))) + (self.tail_splits - 1) * JOINING
+        each = share * 2.0 * math.prod(TILES[0][:2]) * problem.k * units / flops
+        fixed = PINGPONG * (self.consumers == "pingpong") + JOINING * (self.tail_splits - 1)
+        if self.across_shards:
+            rounds = math.ceil(self.tiles(problem.m, problem.n_local) / units)
+            return fixed + exchange / self.across_shards + rounds * each
+        arrivals = [exchange * shard / max(1, problem.world_size - 1) for shard in range(problem.world_size)]
+        return fixed + max(arrival + self.rounds(task, shard) * each for shard, arrival in enumerate(arrivals))
 
-    def rounds(self, task: GatherTask, shards: int) -> float:
-        """Rounds of the tiles of so many shards, the last of which takes a part of the time."""
-        tiles = shards * self.tiles(task.problem.shard[0], task.problem.n_local)
-        return math.ceil(tiles / task.machine.compute_units) - 1 + 1 / self.tail_splits
+    def rounds(self, task: GatherTask, shard: int) -> float:
+        """Rounds from the first tile of a shard on, of tiles of one shard's rows; of the last one a part if it is
+        split.
+        """
+        problem, units = task.problem, task.machine.compute_units
+        own = self.tiles(problem.shard[0], problem.n_local)
+        count, begin = problem.world_size * own, shard * own
+        left = count % units if self.tail_splits > 1 else 0
+        split = begin % units < left * self.tail_splits
+        return math.ceil(max(0, count - left - begin) / units) + split / self.tail_splits
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
