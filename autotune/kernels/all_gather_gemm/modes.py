@@ -288,19 +288,22 @@ def default(task: GatherTask) -> Mode[AllGatherGemm]:
 def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     """Warp specialization of many rows, of few our all-gather and then the library's GEMM, where the links take less
     time than that; else, and where A is too long for words, tiles that overlap. An activation behind the library's GEMM
-    would be a launch of its own.
+    would be a launch of its own, so warp specialization comes first where it takes fewer rounds than a push.
     """
     problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
     if machine.is_interpreter or problem.world_size == 1:
         return
+    many = problem.rows_layout and problem.shard[0] >= ROWS_SPECIALIZED
     if problem.gated:
+        if many and WarpSpecialized.saves_rounds(task):
+            yield from WarpSpecialized.filling(task)
         if problem.rows_layout and not few and untuned.persists(task, untuned.default_tile(task)):
             yield from Push.filling(task)
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
         short = parts.exchange < SHORT_EXCHANGE * parts.gemm
-        specialized = problem.shard[0] >= ROWS_SPECIALIZED and not short
+        specialized = many and not short
         if specialized:
             yield from WarpSpecialized.filling(task)
         if few and problem.rows_layout:

@@ -89,9 +89,23 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def filling(cls, task: GatherTask) -> list[Self]:
-        """Each tile, of one shard's rows or of all of them, the soonest first; in units of a quarter of a shard, but of
-        256 to 512 rows.
+        """Each tile, of one shard's rows or of all of them, the soonest first."""
+        return [way for _, way in cls._timed(task)]
+
+    @classmethod
+    def saves_rounds(cls, task: GatherTask) -> bool:
+        """True if the soonest tile takes less than 0.85 of the rounds of the widest, which ``push`` has, too: with
+        SwiGLU 600 x 35840 x 5120 took 196 µs for its 231, 512 x 22528 x 4096 88 for 98, and 1024 x 28672 x 8192, at
+        0.88, as long (2 H200, 2026-11-29).
         """
+        problem = task.problem
+        tiles = problem.world_size * untuned.programs_of(untuned.WIDE, problem.shard[0], problem.n_local)
+        (soonest, _), *_ = cls._timed(task)
+        return soonest < 0.85 * math.ceil(tiles / task.machine.compute_units) * _round(task)
+
+    @classmethod
+    def _timed(cls, task: GatherTask) -> list[tuple[float, Self]]:
+        """Microseconds of each, in units of a quarter of a shard, but of 256 to 512 rows."""
         problem, rows, found = task.problem, task.problem.shard[0], []
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
@@ -105,7 +119,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
             if problem.m <= space.MOST_ROWS_ACROSS:
                 ways.append(tile.across_all(task))
             found.append(min(((way.time(task, share), way) for way in ways), key=itemgetter(0)))
-        return [way for _, way in sorted(found, key=itemgetter(0))]
+        return sorted(found, key=itemgetter(0))
 
     def across_all(self, task: GatherTask) -> Self:
         """The tile across shards, for which B is read once; K in two chunks, if they are even."""
@@ -118,12 +132,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         """Microseconds of a tile that takes so much of the widest one's time. Our own shard comes first; the tiles of
         each other begin once it has arrived. Tiles across shards begin with a chunk of K from all of them.
         """
-        problem, units, exchange = task.problem, task.machine.compute_units, untuned.parts(task).exchange
-        flops = usual_rates(task.machine).flops * 2 / problem.element_size
-        each = share * 2.0 * math.prod(TILES[0][:2]) * problem.k * units / flops
+        problem, exchange, each = task.problem, untuned.parts(task).exchange, share * _round(task)
         fixed = PINGPONG * (self.consumers == "pingpong") + JOINING * (self.tail_splits - 1)
         if self.across_shards:
-            rounds = math.ceil(self.tiles(problem.m, problem.n_local) / units)
+            rounds = math.ceil(self.tiles(problem.m, problem.n_local) / task.machine.compute_units)
             return fixed + exchange / self.across_shards + rounds * each
         arrivals = [exchange * shard / max(1, problem.world_size - 1) for shard in range(problem.world_size)]
         return fixed + max(arrival + self.rounds(task, shard) * each for shard, arrival in enumerate(arrivals))
@@ -147,3 +159,9 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         yield soonest
         yield soonest.replace(group_m=16)
         yield from others
+
+
+def _round(task: GatherTask) -> float:
+    """Microseconds of a round of the widest tiles."""
+    flops = usual_rates(task.machine).flops * 2 / task.problem.element_size
+    return 2.0 * math.prod(TILES[0][:2]) * task.problem.k * task.machine.compute_units / flops
