@@ -77,7 +77,7 @@ def measured(store: Any, entry: Any, task: Any, workload: Any) -> dict[str, Any]
     library = min(final[config] for config in workload.baselines(task).values() if config in final)
     return {
         "untuned": untuned, "over_library": library / untuned, "winner": best / untuned,
-        "trials": trials_until_near(history, regime), "mode": entry.winner.config["mode"],
+        "trials": trials_until_near(history, regime), "config": str(entry.winner.config),
     }  # fmt: skip
 
 
@@ -126,12 +126,12 @@ def figures(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> None:
     given, found = arguments(), []
     print(head(["workload", "m", "n", "k", "untuned, µs", "untuned over library", "winner over untuned", "trials",
-                "winner's mode"], "l       l"))  # fmt: skip
+                "winner"], "l       l"))  # fmt: skip
     for each in figures(given):
         found.append(each)
         shares = [f"{each[name]:.3f}" for name in ("over_library", "winner")]
         cells = [each["workload"], each["m"], each["n"], each["k"], f"{each['untuned']:.1f}", *shares]
-        print(row([*cells, each["trials"], each["mode"]]), flush=True)
+        print(row([*cells, each["trials"], each["config"]]), flush=True)
     over, winner, trials = ([each[name] for each in found] for name in ("over_library", "winner", "trials"))
     means = [f"{statistics.geometric_mean(each):.3f}" for each in (over, winner)]
     print(f"\nuntuned over library: least {min(over):.3f}, geometric mean {means[0]}; winner over untuned: {means[1]}; "
