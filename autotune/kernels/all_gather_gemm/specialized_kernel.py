@@ -66,8 +66,8 @@ Tiles = namedtuple("Tiles", "columns depth own_m tiles_n group_m")
 Result = namedtuple("Result", "c buffers bias scale_a scale_b")
 
 Item = namedtuple("Item", "tile part begin steps tail")
-"""What a program does at a time: a tile or, of one that is left for a last round, one of SPLITS parts of K: so many
-``steps`` from ``begin`` on. ``tail`` is the number of the tile among those left, or less than zero.
+"""A tile or, of one that is left for a last round, one of SPLITS parts of its K: so many ``steps`` from ``begin`` on.
+``tail`` is the number of the tile among those left, or less than zero.
 """
 
 Tail = namedtuple("Tail", "sums stored target")
