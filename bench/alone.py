@@ -21,7 +21,6 @@ import torch.distributed as dist
 import typer
 
 from autotune.heap.arena import SymmetricHeap
-from autotune.kernels.all_gather_gemm.specialized_modes import TAIL_SPLITS
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.flash_decode.tensors import Records
 from autotune.kernels.launching.contract import Setup
@@ -144,10 +143,10 @@ def tails(world_size: int) -> Iterator[tuple[str, str]]:
         # Counters of a shard take a multiple of 16 bytes, by which rows then move.
         rows = next(each for each in (128, 64, 32, 16) if math.ceil(m / world_size / each) % 4 == 0)
         apart, fields = 4 * math.ceil(m / world_size / rows), {"m": m, "n": n * world_size, "k": k, "b_order": "nk"}
-        for splits in TAIL_SPLITS:
-            changes = {"mode": "warp_specialized", "transfer_rows": rows, "tail_splits": splits}
+        for split in (False, True):
+            changes = {"mode": "warp_specialized", "transfer_rows": rows, "split_tail": split}
             yield (
-                f"all-gather + GEMM m={m} n={n} k={k} tail_splits={splits}",
+                f"all-gather + GEMM m={m} n={n} k={k} split_tail={split}",
                 fastest("all_gather_gemm", apart, changes, **fields, world_size=world_size),
             )
 

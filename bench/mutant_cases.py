@@ -23,7 +23,7 @@ WORDS = {**GATHER, "peer_order": "fanout", "protocol": "sentinel"}
 SPECIALIZED = {
     "mode": "warp_specialized", "block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1, "num_stages": 4,
     "consumers": "cooperative", "transfer_rows": 4, "sending_warps": 1, "across_shards": 0,
-    "tail_splits": 1,
+    "split_tail": False,
 }  # fmt: skip
 SPECIALIZED_TILE = {
     **dict.fromkeys(("num_warps", "loads", "swap_ab", "programs_per_unit", "tile_order")),
@@ -222,7 +222,7 @@ CASES: Mapping[str, Case] = {
     "ag specialized": _gather(SPECIALIZED),
     "ag pingpong": _gather(SPECIALIZED, consumers="pingpong"),
     "ag across": _gather({**SPECIALIZED, "across_shards": 4}, {"m": 8}, transfer_rows=16),
-    "ag tail": _gather(SPECIALIZED, {"m": 24}, tail_splits=2),
+    "ag tail": _gather(SPECIALIZED, {"m": 24}, split_tail=True),
     "ag gathered": _gather(PUSH, {"gathered": True}),
     "ag gathered staged": _gather(STAGED, {"gathered": True, "layout": "k"}),
     "ag swiglu": _gather(PUSH, {"epilogue": "swiglu"}),

@@ -11,6 +11,7 @@ from every_mode import check_all
 from fakes import EIGHT_GPUS
 
 from autotune.config import Config
+from autotune.kernels.all_gather_gemm.space import tail_parts
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.machine import H100, MI300X, machine
 from autotune.sizes import round_up
@@ -53,7 +54,7 @@ def gathering(rng: random.Random, world_size: int) -> tuple[Any, dict[str, Any]]
     )  # fmt: skip
     most = round_up(max(16, rows))
     units = most if across else min(most, rng.choice((16, 32, 128, 512)))
-    sending = {"sending_warps": rng.choice((1, 2)), "across_shards": chunks if across else 0, "tail_splits": 1}
+    sending = {"sending_warps": rng.choice((1, 2)), "across_shards": chunks if across else 0, "split_tail": False}
     return problem, sending | {"transfer_rows": units}
 
 
@@ -87,8 +88,8 @@ def drawn(found: Any, rng: random.Random, world_size: int) -> tuple[Any, Config]
             "group_m": rng.choice((1, 2, 8, 16)), "num_stages": num_stages,
             "consumers": rng.choice(("cooperative", "pingpong")),
         })  # fmt: skip
-        if "tail_splits" in knobs:
-            config = config.replace(tail_splits=rng.choice((1, 2, 4)))
+        if "split_tail" in knobs:
+            config = config.replace(split_tail=rng.random() < 0.5)
         if found.space.violation(config, Task(problem, machine())) is None:
             return problem, config
 
@@ -164,7 +165,8 @@ def test_rounds_are_those_of_the_program_that_begins_a_shard(seed: int) -> None:
         for way in (way for way in WarpSpecialized.filling(task) if not way.across_shards):
             assert GATHER.space.violation(way.config(), task) is None
             own = way.tiles(task.problem.shard[0], task.problem.n_local)
-            left = ranks * own % units if way.tail_splits > 1 else 0
-            items = [1.0] * (ranks * own - left) + [1 / way.tail_splits] * (left * way.tail_splits)
+            parts = tail_parts(task, way)
+            left = ranks * own % units if parts > 1 else 0
+            items = [1.0] * (ranks * own - left) + [1 / parts] * (left * parts)
             for shard in range(ranks):
                 assert way.rounds(task, shard) == pytest.approx(sum(items[shard * own :: units]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
 from autotune.kernels.all_gather_gemm.problem import MOST_WORD_BYTES, AllGatherGemm
@@ -22,8 +23,8 @@ from autotune.task import Task
 
 GatherTask = Task[AllGatherGemm]
 
-LEAST_STEPS = 4
-"""Steps of a part of K; a part has one at least."""
+TAIL_PARTS, LEAST_STEPS = (4, 2), 4
+"""Parts of K of a tile that full rounds leave over, and how many steps each has at least."""
 
 MOST_ROWS_ACROSS = 1024
 """Places in a shard are 32 bits wide there."""
@@ -167,14 +168,15 @@ def tail_of(task: GatherTask, block_m: int, block_n: int) -> int:
     return problem.world_size * own % task.machine.compute_units
 
 
-def tail_leaves_units(s: GatherTask, tail_splits: int, across_shards: int, block_m: int, block_n: int) -> bool:
-    """True if the last round has a unit for each part of each of its tiles."""
-    tail = tail_of(s, block_m, block_n)
-    return tail_splits == 1 or (across_shards == 0 and 0 < tail * tail_splits <= s.machine.compute_units)
+def tail_parts(task: GatherTask, mode: Any) -> int:
+    """Parts of K of each of them: as many as the last round has units for, 1 if none, or unless ``split_tail``."""
+    tail, steps = tail_of(task, mode.block_m, mode.block_n), task.problem.k // mode.block_k
+    fitting = (each for each in TAIL_PARTS if tail * each <= task.machine.compute_units and steps >= each * LEAST_STEPS)
+    return next(fitting, 1) if tail and mode.split_tail else 1
 
 
-def _tail_has_steps(s: GatherTask, tail_splits: int, block_k: int) -> bool:
-    return tail_splits == 1 or s.problem.k >= LEAST_STEPS * tail_splits * block_k
+def _tail_has_owners(s: GatherTask, split_tail: bool, across_shards: int) -> bool:
+    return not (split_tail and across_shards)
 
 
 def _chunks_across_are_even(s: GatherTask, across_shards: int, block_k: int) -> bool:
@@ -271,10 +273,8 @@ WARP_SPECIALIZED = (
                "whole (transfer_rows), in tiles of no more rows than A's"),
     Constraint("even chunks across shards", ("across_shards", "block_k"), _chunks_across_are_even,
                "a chunk must be whole steps of block_k"),
-    Constraint("a last round with idle units", ("tail_splits", "across_shards", "block_m", "block_n"),
-               tail_leaves_units, "the last round's tiles, of one shard's rows, have units for all their parts"),
-    Constraint("steps of a part", ("tail_splits", "block_k"), _tail_has_steps,
-               f"a part of K has {LEAST_STEPS} steps or more"),
+    Constraint("a tail of one shard's tiles", ("split_tail", "across_shards"), _tail_has_owners,
+               "only tiles of one shard's rows are split"),
     TRANSFER,
 )  # fmt: skip
 COPY_ENGINE = (

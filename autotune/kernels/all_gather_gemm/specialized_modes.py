@@ -18,7 +18,7 @@ from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import links, overlapped, tiled_gemm
 from autotune.kernels.gemm.specialized import SWIZZLED, SpecializedTile, promotes
 from autotune.kernels.launching.mode import Mode
-from autotune.search_spaces.joint import number
+from autotune.search_spaces.joint import flag, number
 from autotune.sizes import round_up
 
 TILES = (
@@ -40,8 +40,6 @@ two rounds, 866 x 4608 x 4096 62 in four, 1024 x 7680 x 5120 138 in eight of 17 
 ROWS_TOGETHER = 1024
 """Rows walked column by column."""
 
-TAIL_SPLITS = (1, 2, 4)
-
 JOINING = 4.0
 """Microseconds by which a further part of K adds to its share of a round: of rounds of 34 µs 1558 x 2560 x 3072 took 68
 in two, 56 in one and a half, and 55 in one and a quarter (one H200, a rank that is its own peer, 2026-11-29).
@@ -57,17 +55,16 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         0, 1, 2, 4, 8, help="chunks of K in which A comes for tiles across shards; 0: tiles of one shard's rows",
         say={0: "", 1: "tiles across shards", ...: "tiles across shards, K in {across_shards} chunks"},
     )  # fmt: skip
-    tail_splits: int = number(
-        *TAIL_SPLITS, help="parts of K of each tile that is left for a last round with idle units",
-        say={1: "", ...: "tiles of the last round in {tail_splits} parts of K"},
-    )  # fmt: skip
+    split_tail: bool = flag(
+        help="split K of the tiles that full rounds leave over, if units would idle", say="split K in the last round"
+    )
 
     title: ClassVar[str] = "warp specialization: in each program some warps push, one loads, two groups multiply"
     varies: ClassVar[str] = "it takes whole tiles of a shard, and a small batch has fewer rows"
     constraints: ClassVar = space.WARP_SPECIALIZED
 
     def latency(self, task: GatherTask, rates: Rates) -> float:
-        spared = self.rounds(task, 0) / self.replace(tail_splits=1).rounds(task, 0)
+        spared = self.rounds(task, 0) / self.replace(split_tail=False).rounds(task, 0)
         computation = spared * tiled_gemm(task, self, rates, task.machine.compute_units)
         pieces = self.across_shards or pieces_of(task.problem, self.transfer_rows)
         return overlapped(computation, links(task.problem, rates), pieces, rates)
@@ -83,7 +80,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         tile = cls(
             block_m=128, block_n=256 if two else 128, block_k=step, group_m=1, sending_warps=2,
             num_stages=4 if two else 5, consumers="cooperative" if two or promotes(problem) else "pingpong",
-            transfer_rows=UNITS[0], across_shards=0, tail_splits=1,
+            transfer_rows=UNITS[0], across_shards=0, split_tail=False,
         )  # fmt: skip
         yield tile.across_all(task)
 
@@ -112,10 +109,9 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
                 block_m=block_m, block_n=block_n, block_k=SWIZZLED // problem.element_size, num_stages=num_stages,
                 group_m=max(1, min(ROWS_TOGETHER, round_up(rows)) // block_m), consumers=consumers, sending_warps=1,
                 transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))), across_shards=0,
-                tail_splits=1,
+                split_tail=False,
             )  # fmt: skip
-            splits = (each for each in TAIL_SPLITS if space.tail_leaves_units(task, each, 0, block_m, block_n))
-            ways = [tile.replace(tail_splits=each) for each in splits]
+            ways = [tile, tile.replace(split_tail=True)]
             if problem.m <= space.MOST_ROWS_ACROSS:
                 ways.append(tile.across_all(task))
             found.append(min(((way.time(task, share), way) for way in ways), key=itemgetter(0)))
@@ -133,7 +129,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         each other begin once it has arrived. Tiles across shards begin with a chunk of K from all of them.
         """
         problem, exchange, each = task.problem, untuned.parts(task).exchange, share * _round(task)
-        fixed = PINGPONG * (self.consumers == "pingpong") + JOINING * (self.tail_splits - 1)
+        fixed = PINGPONG * (self.consumers == "pingpong") + JOINING * (space.tail_parts(task, self) - 1)
         if self.across_shards:
             rounds = math.ceil(self.tiles(problem.m, problem.n_local) / task.machine.compute_units)
             return fixed + exchange / self.across_shards + rounds * each
@@ -147,9 +143,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         problem, units = task.problem, task.machine.compute_units
         own = self.tiles(problem.shard[0], problem.n_local)
         count, begin = problem.world_size * own, shard * own
-        left = count % units if self.tail_splits > 1 else 0
-        split = begin % units < left * self.tail_splits
-        return math.ceil(max(0, count - left - begin) / units) + split / self.tail_splits
+        parts = space.tail_parts(task, self)
+        left = count % units if parts > 1 else 0
+        split = begin % units < left * parts
+        return math.ceil(max(0, count - left - begin) / units) + split / parts
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:

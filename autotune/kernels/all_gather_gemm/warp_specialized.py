@@ -11,7 +11,7 @@ import torch
 from autotune.kernels.all_gather_gemm.fused import FusedWay
 from autotune.kernels.all_gather_gemm.problem import EPILOGUES
 from autotune.kernels.all_gather_gemm.scratch import Inbox
-from autotune.kernels.all_gather_gemm.space import GatherTask, tail_of
+from autotune.kernels.all_gather_gemm.space import GatherTask, tail_of, tail_parts
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.all_gather_gemm.way import GatherCall
 from autotune.kernels.launching.plan import Launch
@@ -24,7 +24,7 @@ SLOTS = 2
 @dataclass(frozen=True, kw_only=True)
 class TailInbox(Inbox):
     sums: torch.Tensor
-    """fp32 [tiles of the last round, tail_splits - 1, block_m, block_n], this rank's alone"""
+    """fp32 [tiles of the last round, parts of K but the first, block_m, block_n], this rank's alone"""
     stored: torch.Tensor
     """int32 [tiles of the last round]"""
 
@@ -35,9 +35,10 @@ class TailInbox(Inbox):
 
 class WarpSpecializedWay(FusedWay[WarpSpecialized, TailInbox]):
     def scratch(self, task: GatherTask, mode: WarpSpecialized, shared: Allocate, own: Allocate) -> TailInbox:
-        problem, tail = task.problem, tail_of(task, mode.block_m, mode.block_n) if mode.tail_splits > 1 else 0
+        problem, parts = task.problem, tail_parts(task, mode)
+        tail = tail_of(task, mode.block_m, mode.block_n) if parts > 1 else 0
         memory: dict[str, Any] = {
-            "sums": own((tail, mode.tail_splits - 1, mode.block_m, mode.block_n), torch.float32),
+            "sums": own((tail, parts - 1, mode.block_m, mode.block_n), torch.float32),
             "stored": own((tail,), torch.int32),
         }
         if mode.across_shards:
@@ -61,7 +62,7 @@ class WarpSpecializedWay(FusedWay[WarpSpecialized, TailInbox]):
             "scale_shard": tensors.scale_a if problem.gathers_scales else None, "scale_inbox": scratch.scale_inbox,
             "M": problem.m, "N": tensors.c.shape[1], "K": problem.k, "shard_rows": problem.shard[0],
             "unit": problem.k // mode.across_shards if mode.across_shards else mode.transfer_rows,
-            "sums": scratch.sums, "stored": scratch.stored, "SPLITS": mode.tail_splits,
+            "sums": scratch.sums, "stored": scratch.stored, "SPLITS": tail_parts(call.task, mode),
             "OWNERS": 1 if mode.across_shards else problem.world_size, "arrivals": scratch.arrivals, "SLOTS": SLOTS,
             "group_m": whole_shards(mode.group_m, math.ceil(problem.shard[0] / mode.block_m)),
             "EPILOGUE": EPILOGUES.index(problem.epilogue), "SENDING": mode.sending_warps,
