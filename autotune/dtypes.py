@@ -85,3 +85,8 @@ def multiplies(kind: str, arch: str, dtype: str) -> bool:
     if kind == "hip":
         return dtype in {"gfx942": ("fp8_fnuz",), "gfx950": ("fp8", "fp8_e5m2")}.get(arch, ())
     return dtype != "fp8_fnuz" and (kind == "interpreter" or int(arch.removeprefix("sm_")) >= 89)
+
+
+def rounds_to_fp8(kind: str, arch: str) -> bool:
+    """True if a GPU has some fp8, and so rounds to it."""
+    return any(multiplies(kind, arch, dtype) for dtype in ("fp8", "fp8_fnuz"))

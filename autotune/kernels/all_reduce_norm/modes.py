@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.device_rates import Rates
+from autotune.dtypes import rounds_to_fp8
 from autotune.kernels.all_reduce_norm.problem import AllReduceNorm
 from autotune.kernels.gemm_all_reduce import modes as reducing
 from autotune.kernels.gemm_all_reduce.modes import PROTOCOL, WORDS_ARRIVE, polled_words_fit
@@ -76,6 +77,13 @@ def _senders_have_columns(s: Task[Any], senders: int) -> bool:
 def _inbox_fits(s: NormTask, mode: str, norm_rows: int, protocol: str) -> bool:
     return s.problem.inbox_bytes(mode, norm_rows, protocol) <= MOST_INBOX_BYTES
 
+
+def _norm_is_rounded(s: Task[Any], mode: str) -> bool:
+    return s.problem.quantised == "none" or rounds_to_fp8(s.machine.kind, s.machine.arch)
+
+
+FP8_NORM = Constraint("a norm in fp8", ("mode",), _norm_is_rounded,
+                      "GPUs round to fp8 from sm_89 on, and gfx942 and gfx950")  # fmt: skip
 
 OF_NORM = (
     Constraint("no more rows than there are", ("norm_rows",), _no_more_than_problem,
@@ -210,5 +218,5 @@ def default(task: NormTask) -> Mode[AllReduceNorm]:
     return next(filter(None, found), Library(launch="eager"))
 
 
-MODES = Modes(Library, LibraryCollective, OneShot, TwoShot, default=default)
+MODES = Modes(Library, LibraryCollective, OneShot, TwoShot, default=default, shared=(FP8_NORM,))
 SPACE = MODES.space

@@ -9,7 +9,7 @@ import itertools
 from typing import Any
 
 from autotune.config import Config
-from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies
+from autotune.dtypes import SCALE_BLOCK, WGMMA_ROWS, multiplies, rounds_to_fp8
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.search_spaces.space import Constraint, Space
 from autotune.sizes import round_up
@@ -120,8 +120,7 @@ def _operands_multiplied(s: Task[GemmProblem], mode: str) -> bool:
 
 
 def _wire_converts(s: Task[GemmProblem], mode: str) -> bool:
-    here = s.machine.kind, s.machine.arch
-    return s.problem.wire == "auto" or any(multiplies(*here, dtype) for dtype in ("fp8", "fp8_fnuz"))
+    return s.problem.wire == "auto" or rounds_to_fp8(s.machine.kind, s.machine.arch)
 
 
 def _one_scale_a_step(s: Task[GemmProblem], block_k: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from autotune.device_rates import Rates
 from autotune.kernels import untuned
 from autotune.kernels.all_reduce_norm import modes as norming
-from autotune.kernels.all_reduce_norm.modes import NORM_ROWS, NORM_WARPS, SENDERS, Norming, norm_shapes
+from autotune.kernels.all_reduce_norm.modes import FP8_NORM, NORM_ROWS, NORM_WARPS, SENDERS, Norming, norm_shapes
 from autotune.kernels.gemm.cost import library_gemm, links, overlapped
 from autotune.kernels.gemm.space import operands_constraint, wire_constraint
 from autotune.kernels.gemm_all_reduce import modes as reducing
@@ -153,6 +153,6 @@ def default(task: NormedTask) -> Mode[GemmAllReduceNorm]:
 MODES = Modes(
     reducing.Library, LibraryCollective, CustomCollective, OneShot, TwoShot, default=default,
     laid_out=(reducing.Library, OneShot, TwoShot, CustomCollective, LibraryCollective),
-    shared=(operands_constraint(), wire_constraint()),
+    shared=(operands_constraint(), wire_constraint(), FP8_NORM),
 )  # fmt: skip
 SPACE = MODES.space
