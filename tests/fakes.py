@@ -283,5 +283,5 @@ def begun(store: Store, found: Workload, task: Task[Any], regime: str = DEFAULT_
 
 
 def far_lease() -> Lease:
-    """Of a process on another host, of which only the heartbeat tells."""
+    """The lease of a process on another host, whose heartbeat alone says that it lives."""
     return replace(Lease.new(), host="far", system="another boot")

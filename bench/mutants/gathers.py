@@ -59,11 +59,14 @@ MUTANTS: list[Mutant] = [
         ("one slot", "ag across", ("slot = (epoch & (SLOTS - 1))", "slot = (epoch & 0)"), GPU),
         ("B fills stages that are not empty", "ag across", ("        if step >= ahead:\n            open_stage(inbox, ring, step, FORM)\n", "        if step >= ahead:\n"), GPU),
         ("parts of K are not waited for", "ag tail", ("                wait(tail.stored + item.tail, tail.target, peers)\n", ""), GPU),
+        ("waits for the parts of the launch before", "ag tail", ("((epoch + 1) * (SPLITS - 1)", "(epoch * (SPLITS - 1)"), GPU),
+        ("a tile waits for its first row alone", "ag specialized", ("gl.minimum(row + FORM.PARTS * FORM.ROWS, gather.rows) - 1", "row"), GPU),
+    ),
+    *rows_of(
+        "kernels/all_gather_gemm/split_tail.py",
         ("parts of K are taken before they are there", "ag tail", ("        await_step(ring, step, FORM)\n", ""), GPU),
         ("parts of K are announced before they are stored", "ag tail", ("        gl.atomic_add(tail.stored + item.tail, 1, sem=\"release\", scope=\"gpu\")\n", ""), ("        gl.store(tail.sums", "        gl.atomic_add(tail.stored + item.tail, 1, sem=\"release\", scope=\"gpu\")\n        gl.store(tail.sums"), GPU),
-        ("waits for the parts of the launch before", "ag tail", ("((epoch + 1) * (SPLITS - 1)", "(epoch * (SPLITS - 1)"), GPU),
         ("later parts begin where the first one does", "ag tail", ("        begin = part * each\n", "        begin = part * 0\n"), GPU),
-        ("a tile waits for its first row alone", "ag specialized", ("gl.minimum(row + FORM.PARTS * FORM.ROWS, gather.rows) - 1", "row"), GPU),
     ),
     *rows_of(
         "kernels/primitives/specialized.py",

@@ -162,14 +162,14 @@ def _tiles_across(s: GatherTask, across_shards: int, transfer_rows: int, block_m
 
 
 def tail_of(task: GatherTask, block_m: int, block_n: int) -> int:
-    """Tiles of one shard's rows that are left for a last round, after those that have a tile for each compute unit."""
+    """Tiles of one shard's rows that are left over by full rounds, which have a tile for each compute unit."""
     problem = task.problem
     own = math.ceil(problem.shard[0] / block_m) * math.ceil(problem.n_local / block_n)
     return problem.world_size * own % task.machine.compute_units
 
 
 def tail_parts(task: GatherTask, mode: Any) -> int:
-    """Parts of K of each of them: as many as the last round has units for, 1 if none, or unless ``split_tail``."""
+    """Parts of K of a tile left over: as many as find units, and steps; 1 unless ``split_tail``."""
     tail, steps = tail_of(task, mode.block_m, mode.block_n), task.problem.k // mode.block_k
     fitting = (each for each in TAIL_PARTS if tail * each <= task.machine.compute_units and steps >= each * LEAST_STEPS)
     return next(fitting, 1) if tail and mode.split_tail else 1

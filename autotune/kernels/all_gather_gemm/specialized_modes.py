@@ -102,7 +102,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def _timed(cls, task: GatherTask) -> list[tuple[float, Self]]:
-        """Microseconds of each, in units of a quarter of a shard, but of 256 to 512 rows."""
+        """Microseconds of each, which sends by a quarter of a shard, but by 256 to 512 rows."""
         problem, rows, found = task.problem, task.problem.shard[0], []
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
@@ -111,10 +111,10 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
                 transfer_rows=at_most(UNITS, min(512, max(256, rows // 4), max(16, round_up(rows)))), across_shards=0,
                 split_tail=False,
             )  # fmt: skip
-            ways = [tile, tile.replace(split_tail=True)]
+            ways = [tile, tile.replace(split_tail=True)] if rows >= block_m else []
             if problem.m <= space.MOST_ROWS_ACROSS:
                 ways.append(tile.across_all(task))
-            found.append(min(((way.time(task, share), way) for way in ways), key=itemgetter(0)))
+            found += sorted(((way.time(task, share), way) for way in ways), key=itemgetter(0))[:1]
         return sorted(found, key=itemgetter(0))
 
     def across_all(self, task: GatherTask) -> Self:
@@ -137,25 +137,22 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         return fixed + max(arrival + self.rounds(task, shard) * each for shard, arrival in enumerate(arrivals))
 
     def rounds(self, task: GatherTask, shard: int) -> float:
-        """Rounds from the first tile of a shard on, of tiles of one shard's rows; of the last one a part if it is
-        split.
-        """
+        """Rounds of tiles of one shard's rows from the first of a shard on; of a last one that is split, a part."""
         problem, units = task.problem, task.machine.compute_units
-        own = self.tiles(problem.shard[0], problem.n_local)
+        own, parts = self.tiles(problem.shard[0], problem.n_local), space.tail_parts(task, self)
         count, begin = problem.world_size * own, shard * own
-        parts = space.tail_parts(task, self)
-        left = count % units if parts > 1 else 0
+        left = space.tail_of(task, self.block_m, self.block_n) if parts > 1 else 0
         split = begin % units < left * parts
         return math.ceil(max(0, count - left - begin) / units) + split / parts
 
     @classmethod
     def first(cls, task: GatherTask) -> Iterator[Self]:
-        """Few rows across shards; tiles of one shard's rows, the soonest of them walked column by column, too."""
+        """Few rows across shards; each tile, the soonest of them walked column by column, too."""
         yield from cls.across(task)
-        soonest, *others = cls.filling(task)
-        yield soonest
-        yield soonest.replace(group_m=16)
-        yield from others
+        filling = cls.filling(task)
+        yield from filling[:1]
+        yield from (soonest.replace(group_m=16) for soonest in filling[:1])
+        yield from filling[1:]
 
 
 def _round(task: GatherTask) -> float:

@@ -69,7 +69,7 @@ class Splits:
     partials: torch.Tensor
     """fp32 [tiles * splits, block_m, block_n]"""
     tickets: torch.Tensor
-    """int32 [tiles]"""
+    """int32 [tiles]: programs that have joined each"""
 
     @classmethod
     def of(cls, tile: Any, rows: int, columns: int, own: Allocate) -> Self:
