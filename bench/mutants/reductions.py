@@ -65,7 +65,7 @@ MUTANTS: list[Mutant] = [
         "kernels/all_reduce_norm/device.py",
         ("every sender sends the first columns", "arn senders", ("number, column = pid // SENDERS, pid % SENDERS * WIDTH", "number, column = pid // SENDERS, 0")),
         ("no residual", "arn one", ("(acc + residual.to(tl.float32))", "(acc + 0 * residual.to(tl.float32))")),
-        ("the norm is of the sum without the residual", "arn two", ("scale = 1.0 / tl.sqrt(tl.sum(acc * acc,", "bare = acc - residual.to(tl.float32)\n    scale = 1.0 / tl.sqrt(tl.sum(bare * bare,")),
+        ("the norm is of the sum without the residual", "arn two", ("scale = tl.rsqrt(tl.sum(acc * acc,", "bare = acc - residual.to(tl.float32)\n    scale = tl.rsqrt(tl.sum(bare * bare,")),
         ("the mean is over the padded row", "arn one", ("/ N + eps)", "/ acc.shape[1] + eps)")),
         ("scales of the row before", "arn fp8", ("put_tile(of_rows, from_row(results.scales, row, columns)", "put_tile(of_rows, from_row(results.scales, row + 1, columns)")),
         ("the norm is twice as large", "arn fp8", ("parts = tl.reshape(value, (acc.shape[0] * PARTS, GROUP))", "parts = tl.reshape(value * 2, (acc.shape[0] * PARTS, GROUP))")),

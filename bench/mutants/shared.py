@@ -9,12 +9,12 @@ PUSH_LOOP = "        for step in range(part, tl.cdiv(end - first, FORM.STEP_ROWS
 FETCH_LOOP = "        for step in range(part + late, tl.cdiv(end - first, FORM.STEP_ROWS) * across, parts):\n"
 FETCHED = "        heap.signal(inbox.arrivals + (chunk * WORLD + peer) * units + unit, peers.rank, peers)\n"
 SCALES_SENT = "            if (chunk == 0) & (unit % parts == part):\n"
-POLLING = "    while (missing > 0) & (spins < peers.spins):\n"
+POLLING = "    while (missing != 0) & (spins < peers.spins):\n"
 EMPTIED = "    sentinel_empty(place, mask)\n"
-TIMED_OUT = "    if missing > 0:\n        heap.time_out(peers.status)\n"
+TIMED_OUT = "    if missing != 0:\n        heap.time_out(peers.status)\n"
 ZERO_LOST = (
     ("NO_NUMBER = tl.constexpr(-91)", "NO_NUMBER = tl.constexpr(0)"),
-    ("    return words | (words == 0).to(words.dtype)\n", "    return words\n"),
+    ("    return some.to(words.dtype, bitcast=True)\n", "    return words\n"),
 )
 EPOCH_STAYS = ("-programs + EPOCH_STEP,", "-programs,")
 NOT_RESET = ("-programs + EPOCH_STEP,", "EPOCH_STEP,")
@@ -200,15 +200,15 @@ MUTANTS: list[Mutant] = [
         "kernels/primitives/ll.py",
         ("words of every launch are alike", "ar ll", ALIKE),
         ("words of every launch are alike", "ar two ll", ALIKE),
-        ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
-        ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "ar ll", (POLLING, POLLING.replace("missing != 0", "missing != missing")), (TIMED_OUT, "")),
+        ("words are not waited for", "fd ll", (POLLING, POLLING.replace("missing != 0", "missing != missing")), (TIMED_OUT, "")),
         ("words of every launch are alike", "fd ll", ALIKE),
         ("words of every launch are alike", "mc ll", ALIKE),
     ),
     *rows_of(
         "kernels/primitives/sentinel.py",
-        ("words are not waited for", "ar sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
-        ("words are not waited for", "arn sentinel", (POLLING, POLLING.replace("missing > 0", "missing < 0")), (TIMED_OUT, "")),
+        ("words are not waited for", "ar sentinel", (POLLING, POLLING.replace("missing != 0", "missing != missing")), (TIMED_OUT, "")),
+        ("words are not waited for", "arn sentinel", (POLLING, POLLING.replace("missing != 0", "missing != missing")), (TIMED_OUT, "")),
         ("words are not emptied", "ar sentinel", (EMPTIED, "")),
         ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
         ("words are not emptied", "arn sentinel", (EMPTIED, "")),
@@ -217,6 +217,6 @@ MUTANTS: list[Mutant] = [
         ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
-        ("one word that comes is enough", "ar sentinel", ("return tl.sum(empty.to(tl.int32))", "return tl.min(empty.to(tl.int32))")),
+        ("one word that comes is enough", "ar sentinel", ("return tl.reduce_or(empty, None)", "return tl.min((empty != 0).to(tl.int32))")),
     ),
 ]  # fmt: skip

@@ -103,8 +103,8 @@ def ll_unpack(words):
 
 @triton.jit
 def ll_missing(words, flag):
-    """The number of words that do not carry ``flag`` yet."""
-    return tl.sum(((words >> 32).to(tl.int32) != flag).to(tl.int32))
+    """Not 0 if a word does not carry ``flag`` yet."""
+    return tl.reduce_or((words >> 32).to(tl.int32) ^ flag, None)
 
 
 @triton.jit
@@ -118,11 +118,11 @@ def ll_wait(place, flag, mask, peers):
     words = tl.load(place, mask=mask, other=empty, volatile=True)
     missing = ll_missing(words, flag)
     spins = 0
-    while (missing > 0) & (spins < peers.spins):
+    while (missing != 0) & (spins < peers.spins):
         spins = heap.next_spin(spins, peers.status, peers.spins)
         words = tl.load(place, mask=mask, other=empty, volatile=True)
         missing = ll_missing(words, flag)
-    if missing > 0:
+    if missing != 0:
         heap.time_out(peers.status)
     if heap.compiles_for_cuda():
         if words.numel < num_threads():

@@ -50,11 +50,11 @@ def together(sources, registers):
 @triton.jit
 def sentinel_bits(value):
     """The words that carry ``value``, elements of 16 or 32 bits (or integers that hold some): none of them is zero."""
-    if value.dtype.primitive_bitwidth == 32:
-        words = value.to(tl.int32, bitcast=True) ^ NO_NUMBER
-    else:
-        words = value.to(tl.int16, bitcast=True) ^ NO_NUMBER
-    return words | (words == 0).to(words.dtype)
+    WIDE: tl.constexpr = value.dtype.primitive_bitwidth == 32
+    UNSIGNED: tl.constexpr = tl.uint32 if WIDE else tl.uint16
+    words = value.to(tl.int32 if WIDE else tl.int16, bitcast=True) ^ NO_NUMBER
+    some = tl.maximum(words.to(UNSIGNED, bitcast=True), tl.cast(1, UNSIGNED))  # two of 16 bits at a time on sm_90
+    return some.to(words.dtype, bitcast=True)
 
 
 @triton.jit
@@ -75,13 +75,13 @@ def sentinel_read(place, mask):
 
 
 @triton.jit
-def empty_words(words, PAIRS: tl.constexpr):
-    """The number of words that are empty or, with PAIRS, have an empty half: subtracting 1 sets its top bit."""
+def any_empty(words, PAIRS: tl.constexpr):
+    """Not 0 if a word is empty or, with PAIRS, half of one: subtracting 1 sets the top bit of that half."""
     if PAIRS:
-        empty = ((words - 0x10001) & ~words & -0x7FFF8000) != 0
+        empty = (words - 0x10001) & ~words & -0x7FFF8000
     else:
-        empty = words == 0
-    return tl.sum(empty.to(tl.int32))
+        empty = (words == 0).to(tl.int32)
+    return tl.reduce_or(empty, None)
 
 
 @triton.jit
@@ -93,13 +93,13 @@ def sentinel_wait(place, mask, peers, PAIRS: tl.constexpr = False):
     Bounded as ``wait`` in ``heap/device.py`` is; where it times out, what has not come is NaN.
     """
     words = read_words(place, mask, PAIRS)
-    missing = empty_words(words, PAIRS)
+    missing = any_empty(words, PAIRS)
     spins = 0
-    while (missing > 0) & (spins < peers.spins):
+    while (missing != 0) & (spins < peers.spins):
         spins = heap.next_spin(spins, peers.status, peers.spins)
         words = read_words(place, mask, PAIRS)
-        missing = empty_words(words, PAIRS)
-    if missing > 0:
+        missing = any_empty(words, PAIRS)
+    if missing != 0:
         heap.time_out(peers.status)
     return sentinel_data(words, PAIRS)
 
