@@ -28,7 +28,8 @@ NARROW = {"block_n": 64, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stag
 
 DEEP = {**NARROW, "block_k": 256, "num_stages": 3}
 """Narrow with longer steps: 1.01 and 1.00 of the best where the other takes 1.03 and 1.02 (16 and 64 rows, 4
-H200, 2026-11-21).
+H200, 2026-11-21). In four stages, which fit beside fewer than 64 rows, GEMM + all-reduce of 16 x 8192 x 28672 and 32 x
+6144 x 10752 took 60.9 and 26.2 µs, narrow ones 61.7 and 27.8 (2 H200, 2026-11-29).
 """
 
 FLAT = {"block_m": 64, "block_n": 128, "block_k": 128, "group_m": 4, "num_warps": 4, "num_stages": 4}
@@ -54,8 +55,12 @@ PROMOTING = 0.2
 and 186.9 µs (H100, 2026-11-24). With 16 rows, which wait for B, ours is the faster one.
 """
 
-MOST_CACHED = 1.3
-"""A B up to so many times as large as the L2 is read from it by the second owner's tiles, beside the first's."""
+IDLE = 0.3
+"""Share by which our GEMM may take longer than the library's. In GEMM + all-reduce of 487 x 4608 x 36864, 237 x 4608 x
+36864, 127 x 4096 x 13696 and 83 x 5120 x 14336 it takes 0.5 to 1.3 of it longer, for its tiles leave 0.4 to 0.5 of the
+compute units idle: 1.44, 1.44, 1.24 and 1.12 times as long in all as the library's and our all-reduce (2 H200,
+2026-11-29).
+"""
 
 ROWS_OF_CHUNK, CHUNKED = 512, 0.96
 """Rows of a chunk, and its share of the time of one GEMM and one exchange, from which on chunks pay."""
@@ -76,14 +81,14 @@ class Parts:
 
 
 def parts(task: Task[Any]) -> Parts:
-    """B comes again from the L2 if that holds most of it: 73 to 242 MB loaded for each of two owners took 1.05 to 1.2
-    times as long as NCCL's way, 16 to 67 MB 0.7 to 0.97 times (GEMM + reduce-scatter of 6 to 138 rows, 2 H100 and 2
-    H200 with 50 MiB of L2, 2026-11-27).
+    """B comes again from the L2 if that holds it: 66 to 242 MB loaded for each of two owners took 1.05 to 1.2 times as
+    long as the library's GEMM and an exchange, 16 to 51 MB 0.7 to 1.05 times (GEMM + reduce-scatter of 6 to 138 rows,
+    2 H100 and 2 H200 with 50 and 60 MiB of L2, 2026-11-27 and 29).
     """
     problem, rates = task.problem, usual_rates(task.machine)
     _, columns, depth = problem.gemm
     held = columns * depth * problem.element_size
-    cached = CACHE_FACTOR if held <= MOST_CACHED * task.machine.cache_bytes else 1.0
+    cached = CACHE_FACTOR if held <= task.machine.cache_bytes else 1.0
     loading_b = problem.world_size * held / (cached * rates.memory)
     return Parts(library_gemm(problem, rates), links(problem, rates), loading_b)
 
@@ -111,6 +116,14 @@ def library_multiplies_faster(task: Task[Any]) -> bool:
     problem, both = task.problem, parts(task)
     computes = both.gemm * usual_rates(task.machine).memory > problem.bytes_read
     return bool(problem.scaled and _promotes(task) and computes and PROMOTING * both.gemm > both.exchange)
+
+
+def leaves_units_idle(task: Task[Any], exchange: float) -> bool:
+    """True if our tiles of many rows leave so many compute units without work that they take longer than the library's
+    GEMM, which splits K then, by more than ``IDLE``. See ``_soonest_tiles`` for ``exchange``.
+    """
+    soonest = _soonest_tiles(task, exchange)[0]
+    return task.problem.gemm[0] > FEW_ROWS and _time_of_rounds(task, soonest) > (1 + IDLE) * parts(task).gemm
 
 
 def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
@@ -286,13 +299,17 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     rows, columns, _ = task.problem.gemm
     block_m = max(16, round_up(rows))
     narrow, deep, flat = ({**tile, "block_m": block_m} for tile in (NARROW, DEEP, FLAT))
-    if block_m < WGMMA_ROWS and machine.has_tma:  # 0.97 to 0.99 of the shorter steps' time (2 H100, 2026-11-27)
+    fewer = block_m < WGMMA_ROWS and machine.has_tma
+    if fewer:  # 0.97 to 0.99 of the shorter steps' time (2 H100, 2026-11-27)
         flat |= {"block_k": 256, "num_stages": 3}
+        deep |= {"num_stages": 4}
     if machine.kind == "hip":
         return [narrow]
     held = pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
     at_once = machine.compute_units * max(1, machine.shared_memory // held)
-    return [narrow, deep, flat] if programs_of(narrow, rows, columns) <= at_once else [flat, narrow, deep]
+    if programs_of(narrow, rows, columns) > at_once:
+        return [flat, narrow, deep]
+    return [deep, narrow, flat] if fewer and not task.problem.scaled else [narrow, deep, flat]
 
 
 def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[dict[str, int]]:
@@ -304,16 +321,22 @@ def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[dict[str, int
     and takes 217 µs, the wide one 128 programs and 174 (2026-11-24). All-gather by K + GEMM with M=256 N=14336 K=8192
     on 4 H200: square 56 programs, 64.8 µs; flat 112 and 47.1 (the recording ag-k-256).
     """
-    rows, columns, depth = map(int, task.problem.gemm)
-    units = task.machine.compute_units
-    widest = 2 * WIDE["block_m"] * WIDE["block_n"] * depth * units / usual_rates(task.machine).flops
+    rows, columns, _ = task.problem.gemm
 
-    def time(turn: tuple[dict[str, int], float]) -> float:
-        tile, share = turn
-        rounds = -(-programs_of(tile, rows, columns) // units)
-        return rounds * share * widest + exchange / rounds
+    def time(tile: dict[str, int]) -> float:
+        rounds = -(-programs_of(tile, rows, columns) // task.machine.compute_units)
+        return _time_of_rounds(task, tile) + exchange / rounds
 
-    return [tile for tile, _ in sorted(ROUNDS, key=time)]
+    return sorted((tile for tile, _ in ROUNDS), key=time)
+
+
+def _time_of_rounds(task: Task[Any], tile: dict[str, int]) -> float:
+    """Microseconds of one of ``ROUNDS``."""
+    (rows, columns, depth), units = task.problem.gemm, task.machine.compute_units
+    flops = usual_rates(task.machine).flops * (2 if task.problem.element_size == 1 else 1)
+    widest = 2 * WIDE["block_m"] * WIDE["block_n"] * depth * units / flops
+    share = next(share for each, share in ROUNDS if each is tile)
+    return float(-(-programs_of(tile, rows, columns) // units) * share * widest)
 
 
 def _pipeline(block_m: int, block_n: int) -> dict[str, int]:

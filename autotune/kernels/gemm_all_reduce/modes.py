@@ -289,9 +289,8 @@ class TwoShot(Fused):
 
 
 LONG_GEMM = 5.0
-"""A GEMM in one round that takes as many times as long as its exchange hides it; a shorter one is left to the library,
-and the sum follows: with M=128 N=5120 on 2 H100 that takes 1.04 times as long as one shot at K=25600, and 0.97 at
-K=8192 (2026-11-25).
+"""A GEMM in one round that takes as many times as long as its exchange hides it, if its tiles fill the GPU; a shorter
+one is left to the library, and the sum follows.
 """
 
 
@@ -336,7 +335,7 @@ def by_arithmetic(task: ReduceTask) -> type[OneShot | TwoShot | CustomCollective
     if machine.is_interpreter or problem.world_size == 1 or problem.wire != "auto":
         return shots
     if rounds(task) == 1:
-        pays = parts.gemm > LONG_GEMM * parts.exchange
+        pays = parts.gemm > LONG_GEMM * parts.exchange and not untuned.leaves_units_idle(task, parts.exchange)
     else:
         pays = parts.exchange * (1 - 1 / rounds(task)) > SLOWER * parts.gemm
     return shots if pays and not untuned.library_multiplies_faster(task) else CustomCollective
