@@ -217,6 +217,6 @@ MUTANTS: list[Mutant] = [
         ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "arn sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "fd sentinel", *ZERO_LOST),
-        ("one word that comes is enough", "ar sentinel", ("return tl.reduce_or(empty, None)", "return tl.min((empty != 0).to(tl.int32))")),
+        ("one word that comes is enough", "ar sentinel", ("return any_set(empty)", "return tl.min((empty != 0).to(tl.int32))")),
     ),
 ]  # fmt: skip

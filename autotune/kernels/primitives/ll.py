@@ -102,9 +102,19 @@ def ll_unpack(words):
 
 
 @triton.jit
+def any_set(bits):
+    """Not 0 if a bit of ``bits`` is set. The interpreter would go through them one by one for an or."""
+    if heap.compiles_for_cuda():
+        found = tl.reduce_or(bits, None)
+    else:
+        found = tl.max((bits != 0).to(tl.int32))
+    return found
+
+
+@triton.jit
 def ll_missing(words, flag):
     """Not 0 if a word does not carry ``flag`` yet."""
-    return tl.reduce_or((words >> 32).to(tl.int32) ^ flag, None)
+    return any_set((words >> 32).to(tl.int32) ^ flag)
 
 
 @triton.jit

@@ -26,6 +26,7 @@ import triton.language as tl
 from triton.runtime.jit import constexpr_function
 
 from autotune.heap import device as heap
+from autotune.kernels.primitives.ll import any_set
 
 NO_NUMBER = tl.constexpr(-91)
 """The bits for which an empty word stands: a NaN in bf16 and fp16, and in fp32."""
@@ -81,7 +82,7 @@ def any_empty(words, PAIRS: tl.constexpr):
         empty = (words - 0x10001) & ~words & -0x7FFF8000
     else:
         empty = (words == 0).to(tl.int32)
-    return tl.reduce_or(empty, None)
+    return any_set(empty)
 
 
 @triton.jit
