@@ -21,6 +21,7 @@ from triton.runtime.errors import OutOfResources
 import autotune
 from autotune.errors import AutotuneError, GangError
 from autotune.heap import open_heap
+from autotune.heap.patience import polls
 from autotune.kernels.launching import scratch
 from autotune.machine import machine as this_machine
 from autotune.runtime.lookup import forget_lookups
@@ -295,6 +296,7 @@ def checked_from_elsewhere(url: str) -> dict[str, str]:
     """A call on a side stream that the last rank never makes: whether ``check``, called on another one, sees it."""
     found = {}
     with autotune.Context(HEAP, url=url) as context:
+        context.spin_limit = polls(1, interpreted=False)
         device = context.heap.device
         problem = problems(device)[3]
         operands, _ = drawn(problem, 1, device)
@@ -309,7 +311,6 @@ def checked_from_elsewhere(url: str) -> dict[str, str]:
         context.check()
         assert torch.equal(out, call(context, problem, operands, config=config))
         context.check()
-        context.spin_limit = 1 << 20
         operands, _ = drawn(problem, 2, device)  # at other addresses, so bound anew
         torch.cuda.synchronize()
         dist.barrier()
