@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from autotune.device_rates import usual_rates
 from autotune.dtypes import WGMMA_ROWS
-from autotune.kernels.gemm.cost import CACHE_FACTOR, library_gemm, links
+from autotune.kernels.gemm.cost import CACHE_FACTOR, full_rate, library_gemm, links
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.gemm.space import pipeline_bytes
 from autotune.machine import Machine
@@ -59,7 +60,8 @@ IDLE = 0.3
 """Share by which our GEMM may take longer than the library's. In GEMM + all-reduce of 487 x 4608 x 36864, 237 x 4608 x
 36864, 127 x 4096 x 13696 and 83 x 5120 x 14336 it takes 0.5 to 1.3 of it longer, for its tiles leave 0.4 to 0.5 of the
 compute units idle: 1.44, 1.44, 1.24 and 1.12 times as long in all as the library's and our all-reduce (2 H200,
-2026-11-29).
+2026-11-29). One shape is a loss by an older measurement: 128 x 5120 x 25600, 0.5 longer, took 0.96 times as long (2
+H100, 2026-11-25).
 """
 
 ROWS_OF_CHUNK, CHUNKED = 512, 0.96
@@ -81,7 +83,7 @@ class Parts:
 
 
 def parts(task: Task[Any]) -> Parts:
-    """B comes again from the L2 if that holds it: 66 to 242 MB loaded for each of two owners took 1.05 to 1.2 times as
+    """B comes again from the L2 if that holds it: 66 to 242 MB loaded for each of two owners took 0.97 to 1.2 times as
     long as the library's GEMM and an exchange, 16 to 51 MB 0.7 to 1.05 times (GEMM + reduce-scatter of 6 to 138 rows,
     2 H100 and 2 H200 with 50 and 60 MiB of L2, 2026-11-27 and 29).
     """
@@ -122,8 +124,14 @@ def leaves_units_idle(task: Task[Any], exchange: float) -> bool:
     """True if our tiles of many rows leave so many compute units without work that they take longer than the library's
     GEMM, which splits K then, by more than ``IDLE``. See ``_soonest_tiles`` for ``exchange``.
     """
-    soonest = _soonest_tiles(task, exchange)[0]
-    return task.problem.gemm[0] > FEW_ROWS and _time_of_rounds(task, soonest) > (1 + IDLE) * parts(task).gemm
+    _, alone = _soonest_tiles(task, exchange)[0]
+    return task.problem.gemm[0] > FEW_ROWS and alone > (1 + IDLE) * parts(task).gemm
+
+
+def widest_round(task: Task[Any]) -> float:
+    """Microseconds of a round of the widest tiles, which reach the full rate."""
+    rate = full_rate(task.problem, usual_rates(task.machine))
+    return float(2 * WIDE["block_m"] * WIDE["block_n"] * task.problem.gemm[2] * task.machine.compute_units / rate)
 
 
 def programs_of(tile: Mapping[str, int], rows: int, columns: int) -> int:
@@ -177,7 +185,7 @@ def default_tile(task: Task[Any], exchange: float = 0.0) -> dict[str, int]:
     elif machine.kind == "hip":
         tile = SQUARE
     else:
-        tile = _soonest_tiles(task, exchange)[0]
+        tile, _ = _soonest_tiles(task, exchange)[0]
     return suited(tile, task)
 
 
@@ -265,7 +273,7 @@ def tiles_beside_default(task: Task[Any]) -> list[dict[str, int]]:
     if machine.kind == "hip":
         return [{**WIDE, "num_stages": 2}]  # in 4 warps, 2 to 6 words spill (gfx942)
     if not problem.scaled:
-        return [in_short_steps(_soonest_tiles(task)[1], machine)]
+        return [in_short_steps(_soonest_tiles(task)[1][0], machine)]
     wide = {**WIDE, "block_k": 128}
     if problem.fast_accum:
         return [{**wide, "num_stages": 3}, wide, {**wide, "block_k": 64, "num_stages": 6}]
@@ -300,9 +308,9 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     block_m = max(16, round_up(rows))
     narrow, deep, flat = ({**tile, "block_m": block_m} for tile in (NARROW, DEEP, FLAT))
     fewer = block_m < WGMMA_ROWS and machine.has_tma
-    if fewer:  # 0.97 to 0.99 of the shorter steps' time (2 H100, 2026-11-27)
-        flat |= {"block_k": 256, "num_stages": 3}
+    if fewer:
         deep |= {"num_stages": 4}
+        flat |= {"block_k": 256, "num_stages": 3}  # 0.97 to 0.99 of the shorter steps' time (2 H100, 2026-11-27)
     if machine.kind == "hip":
         return [narrow]
     held = pipeline_bytes(task, block_m, narrow["block_n"], narrow["block_k"], narrow["num_stages"])
@@ -312,31 +320,20 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     return [deep, narrow, flat] if fewer and not task.problem.scaled else [narrow, deep, flat]
 
 
-def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[dict[str, int]]:
-    """The tiles of ``ROUNDS``, that one first whose programs, so many for each compute unit, end first.
-
-    An ``exchange`` of so many microseconds goes on during all rounds but one.
+def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[tuple[dict[str, int], float]]:
+    """The tiles of ``ROUNDS``, that one first whose programs, so many for each compute unit, end first; with the
+    microseconds that they take alone. An ``exchange`` of so many goes on during all rounds but one.
 
     GEMM + reduce-scatter with M=512 N=8192 K=28672 on 2 H100: the square tile makes two programs for nearly each unit,
     and takes 217 µs, the wide one 128 programs and 174 (2026-11-24). All-gather by K + GEMM with M=256 N=14336 K=8192
     on 4 H200: square 56 programs, 64.8 µs; flat 112 and 47.1 (the recording ag-k-256).
     """
-    rows, columns, _ = task.problem.gemm
-
-    def time(tile: dict[str, int]) -> float:
+    (rows, columns, _), widest, found = task.problem.gemm, widest_round(task), []
+    for tile, share in ROUNDS:
         rounds = -(-programs_of(tile, rows, columns) // task.machine.compute_units)
-        return _time_of_rounds(task, tile) + exchange / rounds
-
-    return sorted((tile for tile, _ in ROUNDS), key=time)
-
-
-def _time_of_rounds(task: Task[Any], tile: dict[str, int]) -> float:
-    """Microseconds of one of ``ROUNDS``."""
-    (rows, columns, depth), units = task.problem.gemm, task.machine.compute_units
-    flops = usual_rates(task.machine).flops * (2 if task.problem.element_size == 1 else 1)
-    widest = 2 * WIDE["block_m"] * WIDE["block_n"] * depth * units / flops
-    share = next(share for each, share in ROUNDS if each is tile)
-    return float(-(-programs_of(tile, rows, columns) // units) * share * widest)
+        alone = rounds * share * widest
+        found.append((alone + exchange / rounds, alone, tile))
+    return [(tile, alone) for _, alone, tile in sorted(found, key=itemgetter(0))]
 
 
 def _pipeline(block_m: int, block_n: int) -> dict[str, int]:

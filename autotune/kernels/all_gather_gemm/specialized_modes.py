@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import ClassVar, Self
 
-from autotune.device_rates import Rates, usual_rates
+from autotune.device_rates import Rates
 from autotune.dtypes import WGMMA_ROWS
 from autotune.kernels import untuned
 from autotune.kernels.all_gather_gemm import space
@@ -98,7 +98,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         problem = task.problem
         tiles = problem.world_size * untuned.programs_of(untuned.WIDE, problem.shard[0], problem.n_local)
         (soonest, _), *_ = cls._timed(task)
-        return soonest < 0.85 * math.ceil(tiles / task.machine.compute_units) * _round(task)
+        return soonest < 0.85 * math.ceil(tiles / task.machine.compute_units) * untuned.widest_round(task)
 
     @classmethod
     def _timed(cls, task: GatherTask) -> list[tuple[float, Self]]:
@@ -128,7 +128,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         """Microseconds of a tile that takes so much of the widest one's time. Our own shard comes first; the tiles of
         each other begin once it has arrived. Tiles across shards begin with a chunk of K from all of them.
         """
-        problem, exchange, each = task.problem, untuned.parts(task).exchange, share * _round(task)
+        problem, exchange, each = task.problem, untuned.parts(task).exchange, share * untuned.widest_round(task)
         fixed = PINGPONG * (self.consumers == "pingpong") + JOINING * (space.tail_parts(task, self) - 1)
         if self.across_shards:
             rounds = math.ceil(self.tiles(problem.m, problem.n_local) / task.machine.compute_units)
@@ -153,9 +153,3 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         yield from filling[:1]
         yield from (soonest.replace(group_m=16) for soonest in filling[:1])
         yield from filling[1:]
-
-
-def _round(task: GatherTask) -> float:
-    """Microseconds of a round of the widest tiles."""
-    flops = usual_rates(task.machine).flops * 2 / task.problem.element_size
-    return 2.0 * math.prod(TILES[0][:2]) * task.problem.k * task.machine.compute_units / flops

@@ -29,20 +29,23 @@ OVERLAP_LEFT = 0.1
 """Share of the shorter part that remains visible under full overlap."""
 
 
+def full_rate(problem: Any, rates: Rates) -> float:
+    """Operations in a microsecond, of fp8 twice as many."""
+    return rates.flops * (2 if problem.element_size == 1 else 1)
+
+
 def library_gemm(problem: Any, rates: Rates, chunks: float = 1.0) -> float:
     """The library's GEMM, in ``chunks`` of A's rows, each of which reads all of B."""
     rows, columns, depth = map(int, problem.gemm)
-    flops = rates.flops * (2 if problem.element_size == 1 else 1)
     weights = columns * depth * int(problem.element_size) / rates.memory
     memory = max(int(problem.bytes_read) / rates.memory, chunks * weights)
-    return max(2.0 * rows * columns * depth / flops, memory) + (chunks - 1) * rates.launch
+    return max(2.0 * rows * columns * depth / full_rate(problem, rates), memory) + (chunks - 1) * rates.launch
 
 
 def tiled_gemm(task: Task[Any], tile: GemmTile | SpecializedTile, rates: Rates, units: int) -> float:
     """Our GEMM on so many compute units: the slower of the waves' arithmetic and the bytes from memory."""
     problem, machine = task.problem, task.machine
     rows, columns, depth = map(int, problem.gemm)
-    flops = rates.flops * (2 if problem.element_size == 1 else 1)
     memory = int(problem.bytes_read) / rates.memory
     m, n, splits = tile.block_m, tile.block_n, tile.split_k
     tiles = tile.tiles(rows, columns) * splits
@@ -51,7 +54,7 @@ def tiled_gemm(task: Task[Any], tile: GemmTile | SpecializedTile, rates: Rates, 
         share *= POINTER_SHARE
     if tile.num_stages < 3 and machine.kind == "cuda":
         share *= 0.7
-    each = 2.0 * m * n * depth / splits / (flops / machine.compute_units * share)
+    each = 2.0 * m * n * depth / splits / (full_rate(problem, rates) / machine.compute_units * share)
     busy = min(1.0, tiles / (ENOUGH_UNITS * units))
     loaded = tiles * (m + n) * depth / splits * int(problem.element_size) / (CACHE_FACTOR * rates.memory)
     # Programs that share a tile meet at its end, one after the other; their fp32 sums are written and read once more.

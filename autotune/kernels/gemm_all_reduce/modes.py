@@ -290,7 +290,8 @@ class TwoShot(Fused):
 
 LONG_GEMM = 5.0
 """A GEMM in one round that takes as many times as long as its exchange hides it, if its tiles fill the GPU; a shorter
-one is left to the library, and the sum follows.
+one is left to the library, and the sum follows: with M=128 N=5120 K=8192 that takes 0.97 times as long (2 H100,
+2026-11-25).
 """
 
 
