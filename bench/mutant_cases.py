@@ -34,6 +34,7 @@ SCATTER = {
     **TILE, "mode": "push", "schedule": "tile", "peer_order": "rotate", "signals": "at_once", "split_k": 1,
     "transfer_tiles": 1,
 }  # fmt: skip
+AT_ONCE = {**TILE, "mode": "one_shot", "split_k": 1, "protocol": "signal"}
 SUM = {"sum_block": 512, "sum_warps": 4}
 REDUCE = {
     **TILE, "mode": "one_shot", "schedule": "tile", "programs_per_unit": 1, "combine": "sender", "protocol": "signal",
@@ -246,6 +247,8 @@ CASES: Mapping[str, Case] = {
     "rs wire pull": _scatter(SCATTER, {"wire": "fp8"}, mode="pull"),
     "ar wire": _reduce({"wire": "fp8"}),
     "ar wire two": _reduce({"wire": "fp8"}, mode="two_shot"),
+    "rs one": _scatter(AT_ONCE, {"m": 24, "residual": True}),
+    "rs one sentinel": _scatter(AT_ONCE, {"m": 24}, protocol="sentinel"),
     "rs push": _scatter(SCATTER),
     "rs units": _scatter(SCATTER, transfer_tiles=2),
     "rs late": _scatter(SCATTER, schedule="persistent", signals="next_turn"),

@@ -212,6 +212,7 @@ MUTANTS: list[Mutant] = [
         ("words are not emptied", "ar sentinel", (EMPTIED, "")),
         ("words are not emptied", "ar two sentinel", (EMPTIED, "")),
         ("words are not emptied", "arn sentinel", (EMPTIED, "")),
+        ("words are not emptied", "rs one sentinel", (EMPTIED, "")),
         ("a zero goes as an empty word", "ag words", *ZERO_LOST),
         ("a zero goes as an empty word", "ar sentinel", *ZERO_LOST),
         ("a zero goes as an empty word", "ar two sentinel", *ZERO_LOST),

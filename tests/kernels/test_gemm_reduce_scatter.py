@@ -9,6 +9,8 @@ from every_mode import EveryModeTests, whole
 from gather_tiles import SMALL
 
 from autotune.kernels.gemm_reduce_scatter.copy_engine import chunks, parcels
+from autotune.kernels.gemm_reduce_scatter.problem import MOST_ROWS_AT_ONCE
+from autotune.machine import Machine
 
 ODD = {"rows": 11, "n": 40, "k": 72, "bias": True, "b_order": "nk", "residual": True}
 
@@ -38,8 +40,8 @@ GPU_TILES = [
 
 class TestGemmReduceScatter(EveryModeTests):
     name = "gemm_reduce_scatter"
-    modes = {"bsp", "push", "pull", "custom_collective", "copy_engine"}
-    exchanging = {"custom_collective", "copy_engine"}
+    modes = {"bsp", "push", "pull", "one_shot", "custom_collective", "copy_engine"}
+    exchanging = {"one_shot", "custom_collective", "copy_engine"}
     shared_out = ("k",)
     gpu_count = 20
 
@@ -71,6 +73,9 @@ class TestGemmReduceScatter(EveryModeTests):
 
     def problem(self, *, rows: int, **sizes: Any) -> Any:
         return super().problem(m=rows * sizes["world_size"], **sizes)
+
+    def modes_of(self, problem: Any, here: Machine) -> set[str]:
+        return super().modes_of(problem, here) - ({"one_shot"} if problem.m > MOST_ROWS_AT_ONCE else set())
 
     def steps_of(self, problem: Any, steps: list[dict[str, int]]) -> list[dict[str, int]]:
         return [step for step in steps if step["transfer_tiles"] == 1 or problem.n > 32 or problem.rows > 16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.kernels.gemm.kept_tiles import keep_tiles
 from autotune.kernels.gemm_all_reduce import device
@@ -50,11 +51,15 @@ class FusedWay(Way[GemmAllReduce, Fused, SummedTensors, Tiles]):
             **mode.common(call.task, tensors), **exchange_arguments(call), "c": tensors.c,
             "a": mode.a_operand(tensors.a, in_two_parts=mode.in_two_parts(call.task)),
             **vars(scratch.splits), "M": problem.m, "N": problem.n,
-            "K": problem.k_local, "gemm_programs": programs, "SEPARATE": separate, "SPLITS": mode.split_k,
-            "trace": mode.trace_of(programs + combining, tensors.c),
+            "K": problem.k_local, "gemm_programs": programs, "owned": self.owned(problem),
+            "SEPARATE": separate, "SPLITS": mode.split_k, "trace": mode.trace_of(programs + combining, tensors.c),
         }  # fmt: skip
         resident = programs if persistent and mode.split_k > 1 and not separate else None
         return [Launch(device.gemm_all_reduce_kernel, programs + combining, arguments, mode.options, resident)]
+
+    def owned(self, problem: Any) -> int | None:
+        """Rows that each rank gets; None: all ranks get all."""
+        return None
 
     def roundings(self, problem: GemmAllReduce) -> float:
         """Each part, and the sum."""

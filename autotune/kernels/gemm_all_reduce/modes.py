@@ -181,8 +181,14 @@ def _inbox_fits(s: ReduceTask, mode: str, block_m: int, block_n: int, protocol: 
     return s.problem.inbox_bytes(mode, tiles, block_m * block_n, protocol) <= MOST_INBOX_BYTES
 
 
-def _ll_fit_registers(s: ReduceTask, protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
+def _ll_fit_registers(s: Task[Any], protocol: str, block_m: int, block_n: int, num_warps: int) -> bool:
     return polled_words_fit(s, protocol, block_m * block_n, 32 * num_warps)
+
+
+WORDS_OF_TILES_FIT = Constraint(
+    "LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
+    "all ranks' words of a tile are polled at once and do not fit into the registers",
+)  # fmt: skip
 
 
 def _persists(s: ReduceTask, schedule: str, programs_per_unit: int, split_k: int, block_m: int, block_n: int) -> bool:
@@ -219,8 +225,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
                    "the inbox needs too much memory; the LL protocol needs twice as much"),
         WORDS_ARRIVE,
         WIDE_WORDS,
-        Constraint("LL words fit", ("protocol", "block_m", "block_n", "num_warps"), _ll_fit_registers,
-                   "all ranks' words of a tile are polled at once and do not fit into the registers"),
+        WORDS_OF_TILES_FIT,
         Constraint("persistence", ("schedule", "programs_per_unit", "split_k", "block_m", "block_n"), _persists,
                    "a persistent schedule needs more tiles than programs; schedule=tile needs programs_per_unit=1"),
         Constraint("residency", ("schedule", "programs_per_unit", "split_k", "combine"), _all_resident,
@@ -250,10 +255,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
         words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
-        protocols = _protocols(task)
-        if untuned.within_a_trip(task, words):
-            protocols = protocols[::-1]
-        return MODES.first_valid((fitting.replace(protocol=each) for each in protocols), task)
+        return MODES.first_valid((fitting.replace(protocol=each) for each in soonest_protocols(task, words)), task)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
@@ -266,7 +268,7 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
             yield from base.changed(task, task.problem.m <= MOST_ROWS_IN_WORDS)
 
     def changed(self, task: Task[Any], in_words: bool) -> Iterator[Self]:
-        for protocol in _protocols(task) if in_words else ():
+        for protocol in protocols(task) if in_words else ():
             if protocol != self.protocol:
                 yield self.replace(protocol=protocol)
         yield self.replace(split_k=2, block_n=_columns(self.block_n, task))
@@ -316,11 +318,16 @@ def _tile(task: ReduceTask) -> dict[str, int]:
     return untuned.default_tile(task, untuned.parts(task).exchange)
 
 
-def _protocols(task: ReduceTask) -> tuple[str, ...]:
+def protocols(task: Task[Any]) -> tuple[str, ...]:
     """Protocols to try, the soonest for few words last. To more than 4 ranks not LL: it has twice the bytes for each,
     and 4 words of a tile of 16 x 64 spill.
     """
     return ("signal", "sentinel") if task.problem.world_size > 4 else ("signal", "sentinel", "ll")
+
+
+def soonest_protocols(task: Task[Any], words: int) -> tuple[str, ...]:
+    """Protocols for so many bytes of LL words: those first that arrive in one trip, if bytes count less."""
+    return protocols(task)[::-1] if untuned.within_a_trip(task, words) else protocols(task)
 
 
 def _columns(block_n: int, task: ReduceTask) -> int:

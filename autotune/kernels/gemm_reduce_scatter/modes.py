@@ -22,7 +22,15 @@ from autotune.kernels.gemm.space import (
     with_fitting_tile,
 )
 from autotune.kernels.gemm.tile import GemmTile
-from autotune.kernels.gemm_reduce_scatter.problem import GemmReduceScatter
+from autotune.kernels.gemm_all_reduce.modes import (
+    PIECES,
+    PROTOCOL,
+    WORDS_ARRIVE,
+    WORDS_OF_TILES_FIT,
+    protocols,
+    soonest_protocols,
+)
+from autotune.kernels.gemm_reduce_scatter.problem import MOST_ROWS_AT_ONCE, GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
 from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
 from autotune.search_spaces import Constraint
@@ -260,6 +268,60 @@ class Pull(Fused):
         yield cls.by_tiles(task)
 
 
+def _few_rows(s: ScatterTask, mode: str) -> bool:
+    return s.problem.m <= MOST_ROWS_AT_ONCE
+
+
+def _parts_as_they_are(s: ScatterTask, mode: str) -> bool:
+    return s.problem.wire == "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(GemmTile, Mode[GemmReduceScatter]):
+    """GEMM + all-reduce's one shot, where each rank gets its rows alone: B is read once for all owners."""
+
+    mode: str = "one_shot"
+    protocol: str = PROTOCOL
+
+    schedule: ClassVar[str] = "tile"
+    combine: ClassVar[str] = "sender"
+    title: ClassVar[str] = "one shot: a tile has rows of all ranks, each of which gets its own and sums them"
+    by_stores: ClassVar[bool] = True
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        *tile_constraints(),
+        *split_constraints(),
+        PEERS,
+        Constraint("few rows", ("mode",), _few_rows, f"beyond {MOST_ROWS_AT_ONCE} rows of A each owner has its tiles"),
+        Constraint("parts as they are", ("mode",), _parts_as_they_are, "here our own part travels, too: wire=auto"),
+        WORDS_ARRIVE,
+        WORDS_OF_TILES_FIT,
+    )  # fmt: skip
+
+    def latency(self, task: ScatterTask, rates: Rates) -> float:
+        computation = tiled_gemm(task, self, rates, task.machine.compute_units)
+        return overlapped(computation, links(task.problem, rates), PIECES, rates)
+
+    @classmethod
+    def untuned(cls, task: ScatterTask) -> Self | None:
+        """As one would write it down without measuring; None if no tile fits."""
+        machine, problem = task.machine, task.problem
+        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
+        tile: dict[str, Any] = {**untuned.default_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
+        fitting = cls.of(with_fitting_tile(MODES.space, cls(**tile, protocol="signal").config(), task))
+        words = (problem.world_size - 1) * problem.rows * problem.n * 2 * problem.result_size
+        return MODES.first_valid((fitting.replace(protocol=each) for each in soonest_protocols(task, words)), task)
+
+    @classmethod
+    def first(cls, task: ScatterTask) -> Iterator[Self]:
+        """With other protocols, tiles, splits."""
+        base = cls.untuned(task)
+        if base is not None:
+            yield from (base.replace(protocol=protocol) for protocol in reversed(protocols(task)))
+            for tile in untuned.tiles_beside_default(task):
+                yield base.replace(**tile)
+            yield base.replace(split_k=2)
+
+
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
     """The config used without measuring: the first that is valid of those by arithmetic, else a push by tiles."""
     return MODES.first_valid(_by_arithmetic(task), task) or Push.by_tiles(task)
@@ -268,8 +330,8 @@ def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
 def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
     """Many rounds of tiles if the links are the bottleneck, and for more than two trips (164 x 4608 x 4608 on four took
     1.3 times as long as by the library's GEMM; H100, 2026-11-28); copies beside the library's GEMM where an owner's
-    rows fill the GPU, or nearly so; else one round of tiles. Where there is no such tile, or its programs would wait
-    for B, the library's GEMM first: each owner's tiles load B anew.
+    rows fill the GPU, or nearly so; few rows in one shot; else one round of tiles. Where there is no such tile, or its
+    programs would wait for B, the library's GEMM first: each owner's tiles load B anew.
     """
     problem, machine, rows = task.problem, task.machine, task.problem.rows
     if machine.is_interpreter or problem.world_size == 1:
@@ -281,7 +343,11 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
     unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
     if library and (untuned.library_fills(machine, rows, problem.n, unit) or untuned.chunks_pay(task, unit)):
         yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
-    if library and (untuned.library_multiplies_faster(task) or parts.loading_b > parts.gemm):
+    if library and untuned.library_multiplies_faster(task):
+        yield CustomCollective.untuned()
+    if problem.m <= untuned.FEW_ROWS:
+        yield from filter(None, [OneShot.untuned(task)])
+    if library and parts.loading_b > parts.gemm:
         yield CustomCollective.untuned()
     yield from filter(None, [Push.in_one_round(task)])
     if library:
@@ -289,7 +355,7 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
 
 
 MODES = Modes(
-    Library, CustomCollective, Push, Pull, CopyEngine, default=default,
-    tried=(Push, CustomCollective, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
+    Library, CustomCollective, Push, Pull, OneShot, CopyEngine, default=default,
+    tried=(Push, CustomCollective, OneShot, CopyEngine, Pull), shared=(operands_constraint(), wire_constraint()),
 )  # fmt: skip
 SPACE = MODES.space

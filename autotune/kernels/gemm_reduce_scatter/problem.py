@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from autotune.kernels.gemm.problem import RESIDUAL, WIRE, WIRES, SummedProblem
 from autotune.problem import choice, flag, invariant, size
 
+MOST_ROWS_AT_ONCE = 256
+"""With more rows of A, each owner's fill tiles of their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GemmReduceScatter(SummedProblem):

@@ -44,18 +44,23 @@ Boxes = namedtuple("Boxes", "inbox results arrivals returns scales", defaults=(N
 """Inboxes and their counters, in this rank's heap. ``scales``, of an inbox of fp8: fp32, one for each row of a block.
 """
 
-Block = namedtuple("Block", "number blocks rows pitch columns first", defaults=(None, None))
+Block = namedtuple("Block", "number blocks rows pitch columns first row owned", defaults=(None, None, None, None))
 """One of ``blocks``: its rows that exist, the columns where not all do, and the first row where those before belong to
-another block.
+another block. Of a reduce-scatter, whose ranks get ``owned`` rows each, also its first row in the product.
 """
 
 
 @triton.jit
-def inside_block(block, rows, columns, PER: tl.constexpr):
-    """Offsets of words at ``rows`` and ``columns`` of a block in an inbox, each of PER elements, and which exist."""
+def inside_block(block, rows, columns, PER: tl.constexpr, rank):
+    """Offsets of words at ``rows`` and ``columns`` of a block in an inbox, each of PER elements, and which exist: in a
+    reduce-scatter those that ``rank`` gets.
+    """
     exists = rows < block.rows
     if block.first is not None:
         exists = exists & (rows >= block.first)
+    if block.owned is not None:
+        ahead = rank * block.owned - block.row
+        exists = exists & (rows >= ahead) & (rows < ahead + block.owned)
     if block.columns is not None:
         exists = exists & (columns < block.columns // PER)
     return rows * (block.pitch // PER) + columns, exists
@@ -92,7 +97,7 @@ def deliver(
             inside = tl.arange(0, FORM.BLOCK_M) < block.rows
             heap.store(places, of_rows, peers.rank, peer, peers.bases, mask=inside)
         columns = column // PER + tl.arange(0, part.shape[1] // PER)
-        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], PER)
+        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], PER, peer)
         heap.store(
             inbox + place_of(index, block, FORM, PER) + offsets,
             value,
@@ -121,7 +126,7 @@ def polled(
     WORDS: tl.constexpr = FORM.BLOCK_N // PER
     sources = first + tl.arange(0, TOGETHER)
     at = tl.arange(0, FORM.BLOCK_M * WORDS)
-    offsets, exists = inside_block(block, at // WORDS, at % WORDS, PER)
+    offsets, exists = inside_block(block, at // WORDS, at % WORDS, PER, peers.rank)
     pointers = inbox + place_of(index + sources * apart, block, FORM, PER)[:, None] + offsets[None, :]
     wanted = (sources < SOURCES)[:, None] & exists[None, :]
     if FORM.PROTOCOL == LL:
@@ -164,7 +169,7 @@ def collect(
     else:
         wait_in_slot(counter, epoch, SIGNALS, peers)
         columns = tl.arange(0, FORM.BLOCK_N)
-        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], 1)
+        offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], 1, peers.rank)
         acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
         for source in tl.static_range(SOURCES):
             at = index + source * apart

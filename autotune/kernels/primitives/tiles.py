@@ -45,15 +45,16 @@ def is_descriptor(c):
 
 
 @triton.jit
-def finished(acc, out, row, column, HALVES: tl.constexpr = 0):
-    """A tile's sums + bias [columns] + residual [rows, columns], in fp32."""
+def finished(acc, out, row, column, HALVES: tl.constexpr = 0, first=None):
+    """A tile's sums + bias [columns] + residual [rows, columns] from row ``first`` on, in fp32."""
     if out.bias is not None:
         columns = tile_columns(column, out.columns, acc.shape[1], HALVES)
         acc = acc + tl.load(out.bias + columns, mask=columns < out.columns, other=0.0).to(tl.float32)[None, :]
     if out.residual is not None:
         rs = row + tl.arange(0, acc.shape[0])
         cs = column + tl.arange(0, acc.shape[1])
-        inside = (rs < out.rows)[:, None] & (cs < out.columns)[None, :]
+        wanted = rs < out.rows if first is None else (rs >= first) & (rs < out.rows)
+        inside = wanted[:, None] & (cs < out.columns)[None, :]
         pointers = out.residual + rs.to(tl.int64)[:, None] * out.columns + cs[None, :]
         acc = acc + tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
     return acc

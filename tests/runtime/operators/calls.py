@@ -22,7 +22,7 @@ from autotune.workloads import provenance_of, workload
 ON_RANKS = str(Path(__file__).parent / "on_ranks.py")
 MODES = {
     "all_gather_gemm": {"bsp", "custom_collective", "pull", "pull_staged", "push", "copy_engine"},
-    "gemm_reduce_scatter": {"bsp", "custom_collective", "pull", "push", "copy_engine"},
+    "gemm_reduce_scatter": {"bsp", "custom_collective", "pull", "push", "one_shot", "copy_engine"},
     "gemm_all_reduce": {"bsp", "custom_collective", "one_shot", "two_shot"},
     "flash_decode": {"bsp", "iris_all_gather", "fine_grained_wait", "fused"},
 }
