@@ -22,7 +22,7 @@ from autotune.workloads import workload
 GATHER, SCATTER, REDUCE = ({"name": name} for name in ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"))
 MODES = {
     "all_gather_gemm": {"bsp", "pull", "pull_staged", "push", "custom_collective"},
-    "gemm_reduce_scatter": {"bsp", "push", "pull", "one_shot", "custom_collective", "copy_engine"},
+    "gemm_reduce_scatter": {"bsp", "push", "pull", "custom_collective", "copy_engine"},
     "gemm_all_reduce": {"bsp", "one_shot", "two_shot"},
 }
 FP8 = {"dtype": "fp8", "b_order": "nk"}

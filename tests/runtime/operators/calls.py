@@ -100,6 +100,7 @@ def problems(device: torch.device) -> list[Problem]:
         autotune.GemmAllReduce(**gemm, n=32 * size, b_order="nk", deterministic=True),
         autotune.AllGatherGemm(**gemm, n=32 * ranks * size, layout="k", b_order="nk"),
         autotune.GemmAllReduce(**{**gemm, "m": 8}, n=64 * size, bias=True),
+        autotune.GemmReduceScatter(**{**gemm, "m": 8 * ranks}, n=64 * size),
     ]
 
 
