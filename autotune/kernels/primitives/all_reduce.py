@@ -167,13 +167,15 @@ def collect(
             for first in tl.range(0, SOURCES, TOGETHER):
                 acc += polled(inbox, index, apart, first, block, epoch, peers, FORM, SOURCES, TOGETHER, PER)
     else:
-        wait_in_slot(counter, epoch, SIGNALS, peers)
         columns = tl.arange(0, FORM.BLOCK_N)
         offsets, exists = inside_block(block, tl.arange(0, FORM.BLOCK_M)[:, None], columns[None, :], 1, peers.rank)
+        # Before the wait, for they hang on no peer.
+        first, step = inbox + place_of(index, block, FORM, 1) + offsets, place_of(apart, block, FORM, 1)
+        wait_in_slot(counter, epoch, SIGNALS, peers)
         acc = tl.zeros((FORM.BLOCK_M, FORM.BLOCK_N), dtype=tl.float32)
         for source in tl.static_range(SOURCES):
             at = index + source * apart
-            part = tl.load(inbox + place_of(at, block, FORM, 1) + offsets, mask=exists, other=0.0)
+            part = tl.load(first + source * step, mask=exists, other=0.0)
             if scales is not None:
                 places = scales + tl.cast(at, tl.int64) * FORM.BLOCK_M + tl.arange(0, FORM.BLOCK_M)
                 inside = tl.arange(0, FORM.BLOCK_M) < block.rows
