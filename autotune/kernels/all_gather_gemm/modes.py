@@ -28,7 +28,7 @@ from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, overlapped, tiled_gemm
-from autotune.kernels.gemm.space import tma_aligned, with_fitting_tile
+from autotune.kernels.gemm.space import pipeline_bytes, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.launching.mode import Mode, Modes
 from autotune.machine import Machine
@@ -171,16 +171,13 @@ class Push(Staged):
     def by_tiles(cls, task: GatherTask) -> Self:
         """A push in the GEMM's own launch with a tile to suit M."""
         problem, machine = task.problem, task.machine
-        tma = tma_aligned(task, "tma") and machine.has_tma and not machine.is_interpreter
         tile: dict[str, Any] = untuned.default_tile(task)
         if problem.quantised:
             tile |= {"block_n": 2 * SCALE_BLOCK, "num_stages": min(3, tile["num_stages"])}
             tile |= {"block_m": min(64, tile["block_m"])} if tile["num_warps"] == 4 else {}
             tile |= {"block_k": min(tile["block_k"], 128 // problem.element_size)}
         push = cls(
-            **tile,
-            loads="tma" if tma else "pointer",
-            split_k=1,
+            **untuned.loaded(tile, task),
             preload_b=False,
             schedule="tile",
             transfer_rows=min(256, max(16, round_up(problem.shard[0]))),
@@ -197,19 +194,32 @@ class Push(Staged):
         return self.of(with_fitting_tile(MODES.space, self.config(), task))
 
     @classmethod
-    def deep(cls, task: GatherTask) -> Iterator[Self]:
-        """Long steps for few rows in 16 bits, where they beat our collective and the library's GEMM: with a long K (8 x
-        18432 x 16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long), or with few columns (32 x 5120 x 3072 and
-        32 x 4608 x 4096 0.96, 2 H100, 2026-11-27).
+    def of_few_rows(cls, task: GatherTask) -> Iterator[Self]:
+        """In 16 bits, where it beats our collective and the library's GEMM. With a long K by long steps: 8 x 18432 x
+        16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long (2 H100, 2026-11-27), 6 and 16 x 10240 x 8192 0.93
+        and 0.95. By tiles that run at once where the library's leave half of their rounds idle: 16, 24, 40 and 64 x
+        35840 x 5120 took 0.89, 0.97, 0.99 and 0.92 times as long (2 H200, 2026-11-29).
         """
-        problem, columns = task.problem, task.problem.n_local
+        problem, units = task.problem, task.machine.compute_units
         if problem.scaled or task.machine.kind != "cuda":
             return
-        if columns <= FEW_COLUMNS and problem.m <= 2 * VERY_FEW_ROWS:
-            narrow = {**untuned.DEEP, "block_n": 32, "num_stages": 4}
-            yield cls.by_tiles(task).replace(**narrow).fitting(task)
-        elif problem.k >= LONG_K and columns >= LONG_K and problem.m <= VERY_FEW_ROWS:
-            yield cls.by_tiles(task).replace(**untuned.DEEP).fitting(task)
+        narrow, flat = (-(-problem.n_local // tile["block_n"]) for tile in (untuned.NARROW, untuned.FLAT))
+        if problem.k >= LONG_K and narrow >= units / 2 and problem.m <= VERY_FEW_ROWS:
+            deep = {**untuned.DEEP, "num_stages": 4} if narrow <= units else untuned.DEEP
+            yield cls.by_tiles(task).replace(**deep).fitting(task)
+        elif units < flat < HALF_IDLE * 2 * units:
+            yield from cls.at_once(task)
+
+    @classmethod
+    def at_once(cls, task: GatherTask) -> Iterator[Self]:
+        """Narrow tiles of few rows with so few stages that they all run at once, several on a compute unit."""
+        push, machine = cls.by_tiles(task), task.machine
+        for block_k, stages in ((128, 3), (64, 4)):
+            tile = push.replace(block_n=64, block_k=block_k, num_stages=stages, group_m=1, num_warps=4, copy_kib=16)
+            held = pipeline_bytes(task, tile.block_m, tile.block_n, block_k, stages)
+            programs = tile.tiles(task.problem.m, task.problem.n_local) + tile.comm_programs
+            if programs <= machine.compute_units * (machine.shared_memory // held):
+                yield tile.fitting(task)
 
     @classmethod
     def filling(cls, task: GatherTask) -> Iterator[Self]:
@@ -248,6 +258,8 @@ class Push(Staged):
                 yield push.replace(**tile)
             for tile in tiles[:1]:
                 yield push.replace(**{**tile, "schedule": "flattened", "comm_programs": 12, "head_start": 2})
+            if task.problem.m <= untuned.FEW_ROWS:
+                yield from cls.at_once(task)
         yield from push.streaming(task.machine)
         yield push.replace(loads="pointer")
 
@@ -273,8 +285,8 @@ SHORT_EXCHANGE = 0.08
 1.01 times (2 H100, 2026-11-27).
 """
 
-VERY_FEW_ROWS, FEW_COLUMNS, LONG_K = 16, 4096, 8192
-"""See ``Push.deep``; with 64 rows N=28672 K=8192 took 1.12 times as long (2 H100, 2026-11-25)."""
+VERY_FEW_ROWS, LONG_K, HALF_IDLE = 16, 8192, 0.6
+"""See ``Push.of_few_rows``."""
 
 MOST_ROWS_BESIDE_TILES = 256
 """From here on a tile whose rows have two owners costs more than the overlap gains."""
@@ -307,7 +319,7 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
         if specialized:
             yield from WarpSpecialized.filling(task)
         if few and problem.rows_layout:
-            yield from Push.deep(task)
+            yield from Push.of_few_rows(task)
         yield CustomCollective.in_words(task)
         if not problem.rows_layout:
             yield by_signals  # every tile needs all shards

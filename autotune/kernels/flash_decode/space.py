@@ -8,7 +8,7 @@ from autotune.config import Config, in_turns
 from autotune.dtypes import WGMMA_ROWS, multiplies
 from autotune.kernels.flash_decode.problem import FlashDecode
 from autotune.kernels.launching.mode import peer_atomics
-from autotune.kernels.untuned import within_a_trip
+from autotune.kernels.untuned import soonest_protocols
 from autotune.search_spaces import Constraint, Space, choices, numbers
 from autotune.sizes import round_up
 from autotune.task import Task
@@ -335,7 +335,7 @@ def _usual(task: Task[FlashDecode], heads: int) -> list[Config]:
             "protocol": "signal",
         }
     )
-    protocols = ("sentinel", "signal") if within_a_trip(task, task.problem.bytes_moved) else ("signal",)
+    protocols = soonest_protocols(task, task.problem.bytes_moved)
     # Wide heads, a small LDS, short sequences: a smaller step fits where the usual one does not.
     stages = int(config["num_stages"])
     steps = [(64, 4, stages), (32, 4, stages), (16, 2, stages)]

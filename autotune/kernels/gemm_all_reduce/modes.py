@@ -14,7 +14,6 @@ from autotune.kernels.gemm.space import (
     operands_constraint,
     split_constraints,
     tile_constraints,
-    tma_aligned,
     wire_constraint,
     with_fitting_tile,
 )
@@ -249,13 +248,12 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     @classmethod
     def untuned(cls, task: ReduceTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        machine, problem = task.machine, task.problem
-        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
+        problem, tile = task.problem, untuned.loaded(_tile(task), task)
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
         fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
-        words = (problem.world_size - 1) * problem.m * problem.n * 2 * problem.result_size
-        return MODES.first_valid((fitting.replace(protocol=each) for each in soonest_protocols(task, words)), task)
+        moved = (problem.world_size - 1) * problem.m * problem.n * problem.result_size
+        in_order = untuned.soonest_protocols(task, moved)
+        return MODES.first_valid((fitting.replace(protocol=each) for each in in_order), task)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:
@@ -319,15 +317,10 @@ def _tile(task: ReduceTask) -> dict[str, int]:
 
 
 def protocols(task: Task[Any]) -> tuple[str, ...]:
-    """Protocols to try, the soonest for few words last. To more than 4 ranks not LL: it has twice the bytes for each,
-    and 4 words of a tile of 16 x 64 spill.
+    """Protocols to try. To more than 4 ranks not LL: it has twice the bytes for each, and 4 words of a tile of 16 x 64
+    spill.
     """
-    return ("signal", "sentinel") if task.problem.world_size > 4 else ("signal", "sentinel", "ll")
-
-
-def soonest_protocols(task: Task[Any], words: int) -> tuple[str, ...]:
-    """Protocols for so many bytes of LL words: those first that arrive in one trip, if bytes count less."""
-    return protocols(task)[::-1] if untuned.within_a_trip(task, words) else protocols(task)
+    return ("sentinel", "signal") if task.problem.world_size > 4 else ("sentinel", "signal", "ll")
 
 
 def _columns(block_n: int, task: ReduceTask) -> int:

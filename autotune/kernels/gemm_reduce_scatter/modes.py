@@ -17,7 +17,6 @@ from autotune.kernels.gemm.space import (
     scales_of_chunks,
     split_constraints,
     tile_constraints,
-    tma_aligned,
     wire_constraint,
     with_fitting_tile,
 )
@@ -28,7 +27,6 @@ from autotune.kernels.gemm_all_reduce.modes import (
     WORDS_ARRIVE,
     WORDS_OF_TILES_FIT,
     protocols,
-    soonest_protocols,
 )
 from autotune.kernels.gemm_reduce_scatter.problem import MOST_ROWS_AT_ONCE, GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
@@ -199,13 +197,12 @@ class Fused(GemmTile, Mode[GemmReduceScatter]):
     @classmethod
     def by_tiles(cls, task: ScatterTask) -> Self:
         """Each tile its own program, of a size to suit an owner's rows."""
-        problem, machine = task.problem, task.machine
-        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**untuned.default_tile(task), "loads": "tma" if tma else "pointer"}
-        tile["block_m"] = min(tile["block_m"], max(16, round_up(problem.rows)))
+        tile: dict[str, Any] = untuned.default_tile(task)
+        tile["block_m"] = min(tile["block_m"], max(16, round_up(task.problem.rows)))
         if tile["block_m"] * tile["block_n"] < 128 * tile["num_warps"]:
             tile["num_warps"] = 4
-        push = cls(**tile, split_k=1, schedule="tile", peer_order="rotate", transfer_tiles=1, signals="at_once")
+        tile = untuned.loaded(tile, task)
+        push = cls(**tile, schedule="tile", peer_order="rotate", transfer_tiles=1, signals="at_once")
         return push.fitting(task)
 
     def fitting(self, task: ScatterTask) -> Self:
@@ -304,22 +301,34 @@ class OneShot(GemmTile, Mode[GemmReduceScatter]):
     @classmethod
     def untuned(cls, task: ScatterTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        machine, problem = task.machine, task.problem
-        tma = machine.has_tma and not machine.is_interpreter and tma_aligned(task, "tma")
-        tile: dict[str, Any] = {**untuned.default_tile(task), "loads": "tma" if tma else "pointer", "split_k": 1}
+        problem, tile = task.problem, untuned.loaded(untuned.default_tile(task), task)
         fitting = cls.of(with_fitting_tile(MODES.space, cls(**tile, protocol="signal").config(), task))
-        words = (problem.world_size - 1) * problem.rows * problem.n * 2 * problem.result_size
-        return MODES.first_valid((fitting.replace(protocol=each) for each in soonest_protocols(task, words)), task)
+        moved = (problem.world_size - 1) * problem.rows * problem.n * problem.result_size
+        in_order = untuned.soonest_protocols(task, moved)
+        return MODES.first_valid((fitting.replace(protocol=each) for each in in_order), task)
 
     @classmethod
     def first(cls, task: ScatterTask) -> Iterator[Self]:
         """With other protocols, tiles, splits."""
         base = cls.untuned(task)
         if base is not None:
-            yield from (base.replace(protocol=protocol) for protocol in reversed(protocols(task)))
+            yield from (base.replace(protocol=protocol) for protocol in protocols(task))
             for tile in untuned.tiles_beside_default(task):
                 yield base.replace(**tile)
             yield base.replace(split_k=2)
+
+
+BUSY = 0.6
+"""Share of the compute units for which one shot has tiles of 65 to 128 rows where it is taken untuned: with 80 and more
+for 132 units it took 0.87 to 0.96 times as long as any other mode; of more rows 1.05 to 1.5 times as long as our
+collective and the library's GEMM (2 H200, 2026-11-29).
+"""
+
+
+def _one_shot_pays(task: ScatterTask) -> bool:
+    rows, columns, _ = task.problem.gemm
+    busy = untuned.programs_of(untuned.FLAT, rows, columns) >= BUSY * task.machine.compute_units
+    return rows <= untuned.FEW_ROWS or (rows <= 2 * untuned.FEW_ROWS and busy)
 
 
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
@@ -345,7 +354,7 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
         yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
     if library and untuned.library_multiplies_faster(task):
         yield CustomCollective.untuned()
-    if problem.m <= untuned.FEW_ROWS:
+    if _one_shot_pays(task):
         yield from filter(None, [OneShot.untuned(task)])
     if library and parts.loading_b > parts.gemm:
         yield CustomCollective.untuned()
