@@ -197,8 +197,8 @@ class Push(Staged):
     def of_few_rows(cls, task: GatherTask) -> Iterator[Self]:
         """In 16 bits, where it beats our collective and the library's GEMM. With a long K by long steps: 8 x 18432 x
         16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long (2 H100, 2026-11-27), 6 and 16 x 10240 x 8192 0.93
-        and 0.95. By tiles that run at once where the library's leave half of their rounds idle: 16, 24, 40 and 64 x
-        35840 x 5120 took 0.89, 0.97, 0.99 and 0.92 times as long (2 H200, 2026-11-29).
+        and 0.95. By tiles that run at once where the library's leave a quarter of two rounds idle: 8 x 49152 x 6144 and
+        16, 24, 40 and 64 x 35840 x 5120 took 0.89, 0.89, 0.97, 0.99 and 0.92 times as long (2 H200, 2026-11-29).
         """
         problem, units = task.problem, task.machine.compute_units
         if problem.scaled or task.machine.kind != "cuda":
@@ -207,7 +207,7 @@ class Push(Staged):
         if problem.k >= LONG_K and narrow >= units / 2 and problem.m <= VERY_FEW_ROWS:
             deep = {**untuned.DEEP, "num_stages": 4} if narrow <= units else untuned.DEEP
             yield cls.by_tiles(task).replace(**deep).fitting(task)
-        elif units < flat < HALF_IDLE * 2 * units:
+        elif units < flat < 2 * (1 - IDLE) * units:
             yield from cls.at_once(task)
 
     @classmethod
@@ -274,18 +274,7 @@ class Push(Staged):
         return [deep, deep.replace(block_n=128, block_k=128, split_k=4, num_stages=stages)]
 
 
-ROWS_SPECIALIZED = 256
-"""A shard's rows from which on warp specialization is used untuned: with 2 x 256 rows it took 0.91 times as long as any
-other mode, with 2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
-"""
-
-SHORT_EXCHANGE = 0.08
-"""Share of the GEMM's time up to which an exchange is not worth our GEMM, which may take longer than the library's: at
-0.04 warp specialization took 1.06 times as long as our collective and the library's GEMM, at 0.056 1.02 times, at 0.083
-1.01 times (2 H100, 2026-11-27).
-"""
-
-VERY_FEW_ROWS, LONG_K, HALF_IDLE = 16, 8192, 0.6
+VERY_FEW_ROWS, LONG_K, IDLE = 16, 7168, 0.25
 """See ``Push.of_few_rows``."""
 
 MOST_ROWS_BESIDE_TILES = 256
@@ -305,19 +294,18 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
     if machine.is_interpreter or problem.world_size == 1:
         return
-    many = problem.rows_layout and problem.shard[0] >= ROWS_SPECIALIZED
     if problem.gated:
-        if many and WarpSpecialized.saves_rounds(task):
+        if WarpSpecialized.saves_rounds(task):
             yield from WarpSpecialized.filling(task)
         if problem.rows_layout and not few and untuned.persists(task, untuned.default_tile(task)):
             yield from Push.filling(task)
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
-        short = parts.exchange < SHORT_EXCHANGE * parts.gemm
-        specialized = many and not short
+        specialized = WarpSpecialized.pays(task)
         if specialized:
             yield from WarpSpecialized.filling(task)
+        yield from CopyEngine.filling(task)
         if few and problem.rows_layout:
             yield from Push.of_few_rows(task)
         yield CustomCollective.in_words(task)
@@ -325,7 +313,6 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
             yield by_signals  # every tile needs all shards
         if not problem.rows_layout or few:
             return
-        yield from CopyEngine.filling(task)
         if not specialized or untuned.library_multiplies_faster(task):
             yield by_signals
     if problem.rows_layout:

@@ -37,6 +37,24 @@ PINGPONG = 5.0
 two rounds, 866 x 4608 x 4096 62 in four, 1024 x 7680 x 5120 138 in eight of 17 (likewise).
 """
 
+ROWS_SPECIALIZED = 256
+"""A shard's rows from which on it is used untuned: with 2 x 256 rows it took 0.91 times as long as any other mode, with
+2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
+"""
+
+SHORT_EXCHANGE, SHORTEST_EXCHANGE = 0.08, 0.06
+"""Share of the GEMM's time up to which an exchange is not worth our GEMM, which may take longer than the library's: at
+0.04 it took 1.06 times as long as our collective and the library's GEMM, at 0.056 1.02 times, at 0.083 1.01 times (2
+H100, 2026-11-27). At 0.06 2048 x 35840 x 5120 took 0.88 times as long, and 1024 x 28672 x 8192, at 0.08, 0.90 times,
+where rounds are filled (2 H200, 2026-11-29).
+"""
+
+SLOWER = 0.15
+"""Share by which our tiles may take longer than the library's GEMM where copies beside it compete, by shards of more
+than 512 rows: at 0.02 to 0.13 they took 0.86 to 1.01 times as long, at 0.19 to 0.37 1.04 to 1.08 times (12 sizes, 2
+H200, 2026-11-29).
+"""
+
 ROWS_TOGETHER = 1024
 """Rows walked column by column."""
 
@@ -90,19 +108,37 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         return [way for _, way in cls._timed(task)]
 
     @classmethod
+    def pays(cls, task: GatherTask) -> bool:
+        """True if it is sooner than the library's GEMM, behind our all-gather or, from 513 rows a shard on, beside
+        copies: see ``SHORT_EXCHANGE`` and ``SLOWER``.
+        """
+        problem, rows, parts = task.problem, task.problem.shard[0], untuned.parts(task)
+        if not problem.rows_layout or rows < ROWS_SPECIALIZED:
+            return False
+        long, (soonest, _) = parts.exchange >= SHORT_EXCHANGE * parts.gemm, cls._timed(task)[0]
+        if problem.scaled or rows <= untuned.ROWS_OF_CHUNK:
+            return long or (not problem.scaled and soonest <= parts.gemm + parts.exchange)
+        hidden = long or (rows <= 2 * untuned.ROWS_OF_CHUNK and parts.exchange >= SHORTEST_EXCHANGE * parts.gemm)
+        return hidden and soonest <= (1 + SLOWER) * parts.gemm
+
+    @classmethod
     def saves_rounds(cls, task: GatherTask) -> bool:
         """True if the soonest tile takes less than 0.85 of the rounds of the widest, which ``push`` has, too: with
         SwiGLU 600 x 35840 x 5120 took 196 µs for its 231, 512 x 22528 x 4096 88 for 98, and 1024 x 28672 x 8192, at
         0.88, as long (2 H200, 2026-11-29).
         """
         problem = task.problem
+        if not problem.rows_layout or problem.shard[0] < ROWS_SPECIALIZED:
+            return False
         tiles = problem.world_size * untuned.programs_of(untuned.WIDE, problem.shard[0], problem.n_local)
         (soonest, _), *_ = cls._timed(task)
         return soonest < 0.85 * math.ceil(tiles / task.machine.compute_units) * untuned.widest_round(task)
 
     @classmethod
     def _timed(cls, task: GatherTask) -> list[tuple[float, Self]]:
-        """Microseconds of each, which sends by a quarter of a shard, but by 256 to 512 rows."""
+        """Microseconds of each, which sends by a quarter of a shard, but by 256 to 512 rows. Across shards not by tiles
+        of 64 rows: 700 x 9216 x 7168 took 113 µs, not 82 (2 H200, 2026-11-29).
+        """
         problem, rows, found = task.problem, task.problem.shard[0], []
         for block_m, block_n, num_stages, consumers, share in TILES:
             tile = cls(
@@ -112,7 +148,7 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
                 split_tail=False,
             )  # fmt: skip
             ways = [tile, tile.replace(split_tail=True)] if rows >= block_m else []
-            if problem.m <= space.MOST_ROWS_ACROSS:
+            if problem.m <= space.MOST_ROWS_ACROSS and block_m > WGMMA_ROWS:
                 ways.append(tile.across_all(task))
             found += sorted(((way.time(task, share), way) for way in ways), key=itemgetter(0))[:1]
         return sorted(found, key=itemgetter(0))

@@ -318,6 +318,12 @@ class OneShot(GemmTile, Mode[GemmReduceScatter]):
             yield base.replace(split_k=2)
 
 
+HIDDEN = 0.12
+"""Share of the GEMM's time that an exchange takes that copies of 512 rows and more are worth hiding: from 0.12 on they
+took 0.76 to 0.96 times as long as our collective and the library's GEMM, at 0.06 to 0.11 0.86 to 1.4 times (19 sizes, 2
+H200, 2026-11-29).
+"""
+
 BUSY = 0.6
 """Share of the compute units for which one shot has tiles of 65 to 128 rows where it is taken untuned: with 80 and more
 for 132 units it took 0.87 to 0.96 times as long as any other mode; of more rows 1.05 to 1.5 times as long as our
@@ -350,7 +356,8 @@ def _by_arithmetic(task: ScatterTask) -> Iterator[Mode[GemmReduceScatter]]:
         yield Push.in_rounds(task)
         return
     unit = next((each for each in UNITS if each >= min(2048, rows) and each * MOST_CHUNKS >= rows), UNITS[-1])
-    if library and (untuned.library_fills(machine, rows, problem.n, unit) or untuned.chunks_pay(task, unit)):
+    hidden = rows >= untuned.ROWS_OF_CHUNK and parts.exchange > HIDDEN * parts.gemm
+    if library and (hidden or untuned.library_fills(machine, rows, problem.n, unit) or untuned.chunks_pay(task, unit)):
         yield CopyEngine(transfer_rows=unit, gemm_streams=1, sum_block=4096, sum_warps=4)
     if library and untuned.library_multiplies_faster(task):
         yield CustomCollective.untuned()
