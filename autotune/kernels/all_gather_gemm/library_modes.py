@@ -16,6 +16,11 @@ from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
 
+SHORTEST_EXCHANGE = 0.06
+"""Share of the GEMM's time from which on an exchange is worth hiding: at 0.03 to 0.05 copies by shard took 0.95 to 1.05
+times as long as NCCL and cuBLAS, our all-gather before that GEMM 0.97 to 1.03 (3 sizes, 2 H200, 2026-11-29).
+"""
+
 UNITS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 PROGRAMS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
 STEPS = (2, 4, 8, 16, 32)
@@ -133,11 +138,13 @@ class CopyEngine(Mode[AllGatherGemm]):
 
     @classmethod
     def filling(cls, task: GatherTask) -> Iterator[Self]:
-        """By shard, if the library's tiles of one fill the GPU, or it has more than 512 rows: then it took 0.65 to 1.02
-        times as long as NCCL and cuBLAS, our all-gather before that GEMM 0.84 to 1.03 (13 sizes, 2 H200, 2026-11-29).
+        """By shard, if the library's tiles of one fill the GPU, or it has more than 512 rows and an exchange to hide:
+        then it took 0.65 to 1.02 times as long as NCCL and cuBLAS, our all-gather before that GEMM 0.84 to 1.01 (12
+        sizes, 2 H200, 2026-11-29).
         """
-        copies, problem, rows = cls.by_shard(task), task.problem, task.problem.shard[0]
-        many = rows > untuned.ROWS_OF_CHUNK and not problem.scaled
+        copies, problem, parts = cls.by_shard(task), task.problem, untuned.parts(task)
+        rows, hides = problem.shard[0], parts.exchange >= SHORTEST_EXCHANGE * parts.gemm
+        many = hides and rows > untuned.ROWS_OF_CHUNK and not problem.scaled
         if many or untuned.library_fills(task.machine, rows, problem.n_local, copies.transfer_rows):
             yield copies
 

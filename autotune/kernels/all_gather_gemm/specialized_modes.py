@@ -12,7 +12,7 @@ from autotune.device_rates import Rates
 from autotune.dtypes import WGMMA_ROWS
 from autotune.kernels import untuned
 from autotune.kernels.all_gather_gemm import space
-from autotune.kernels.all_gather_gemm.library_modes import TRANSFER_ROWS, UNITS, at_most, pieces_of
+from autotune.kernels.all_gather_gemm.library_modes import SHORTEST_EXCHANGE, TRANSFER_ROWS, UNITS, at_most, pieces_of
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
 from autotune.kernels.gemm.cost import links, overlapped, tiled_gemm
@@ -42,7 +42,7 @@ ROWS_SPECIALIZED = 256
 2 x 128 1.25 times (N=8192, 4608; 2 H100, 2026-11-27).
 """
 
-SHORT_EXCHANGE, SHORTEST_EXCHANGE = 0.08, 0.06
+SHORT_EXCHANGE = 0.08
 """Share of the GEMM's time up to which an exchange is not worth our GEMM, which may take longer than the library's: at
 0.04 it took 1.06 times as long as our collective and the library's GEMM, at 0.056 1.02 times, at 0.083 1.01 times (2
 H100, 2026-11-27). At 0.06 2048 x 35840 x 5120 took 0.88 times as long, and 1024 x 28672 x 8192, at 0.08, 0.90 times,
