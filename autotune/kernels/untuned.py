@@ -144,13 +144,20 @@ def library_multiplies_faster(task: Task[Any]) -> bool:
 
 def leaves_units_idle(task: Task[Any], exchange: float) -> bool:
     """True if our tiles of many rows leave so many compute units without work that they take longer than the library's
-    GEMM, which splits K then, by more than ``IDLE``. See ``_soonest_tiles`` for ``exchange``. Not where flat ones
-    fill them: 143 x 5120 x 17920 took 0.91 times as long by them (2 H200, 2026-11-29).
+    GEMM, which splits K then, by more than ``IDLE``. See ``_soonest_tiles`` for ``exchange``.
+    """
+    _, alone = _soonest_tiles(task, exchange)[0]
+    slower = task.problem.gemm[0] > FEW_ROWS and alone > (1 + IDLE) * parts(task).gemm
+    return slower and not flat_tiles_fill(task)
+
+
+def flat_tiles_fill(task: Task[Any]) -> bool:
+    """True if flat tiles are nearly as many as the compute units: 143 x 5120 x 17920 with all-reduce and 256 x 4096 x
+    14336 with reduce-scatter took 0.91 and 0.85 times as long by them as by the library's GEMM and our collective (2
+    H200, 2026-11-29).
     """
     rows, columns, _ = task.problem.gemm
-    tile, alone = _soonest_tiles(task, exchange)[0]
-    filled = FILLED * task.machine.compute_units <= programs_of(FLAT, rows, columns) <= task.machine.compute_units
-    return rows > FEW_ROWS and alone > (1 + IDLE) * parts(task).gemm and not (filled and tile is FLAT)
+    return FILLED <= programs_of(FLAT, rows, columns) / task.machine.compute_units <= 1
 
 
 def widest_round(task: Task[Any]) -> float:

@@ -326,15 +326,15 @@ H200, 2026-11-29).
 
 BUSY = 0.6
 """Share of the compute units for which one shot has tiles of 65 to 128 rows where it is taken untuned: with 80 and more
-for 132 units it took 0.87 to 0.96 times as long as any other mode; of more rows 1.05 to 1.5 times as long as our
-collective and the library's GEMM (2 H200, 2026-11-29).
+for 132 units it took 0.87 to 0.96 times as long as any other mode; of more rows, unless they fill them, 1.05 to 1.5
+times as long as our collective and the library's GEMM (2 H200, 2026-11-29).
 """
 
 
 def _one_shot_pays(task: ScatterTask) -> bool:
     rows, columns, _ = task.problem.gemm
     busy = untuned.programs_of(untuned.FLAT, rows, columns) >= BUSY * task.machine.compute_units
-    return rows <= untuned.FEW_ROWS or (rows <= 2 * untuned.FEW_ROWS and busy)
+    return rows <= untuned.FEW_ROWS or (rows <= 2 * untuned.FEW_ROWS and busy) or untuned.flat_tiles_fill(task)
 
 
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
