@@ -152,12 +152,13 @@ def leaves_units_idle(task: Task[Any], exchange: float) -> bool:
 
 
 def flat_tiles_fill(task: Task[Any]) -> bool:
-    """True if flat tiles are nearly as many as the compute units: 143 x 5120 x 17920 with all-reduce and 256 x 4096 x
-    14336 with reduce-scatter took 0.91 and 0.85 times as long by them as by the library's GEMM and our collective (2
-    H200, 2026-11-29).
+    """True if flat tiles of 16 bits are nearly as many as the compute units: 143 x 5120 x 17920 with all-reduce and 256
+    x 4096 x 14336 with reduce-scatter took 0.91 and 0.85 times as long by them as by the library's GEMM and our
+    collective (2 H200, 2026-11-29).
     """
     rows, columns, _ = task.problem.gemm
-    return FILLED <= programs_of(FLAT, rows, columns) / task.machine.compute_units <= 1
+    share = programs_of(FLAT, rows, columns) / task.machine.compute_units
+    return not task.problem.scaled and FILLED <= share <= 1
 
 
 def widest_round(task: Task[Any]) -> float:

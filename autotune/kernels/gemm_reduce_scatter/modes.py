@@ -334,7 +334,8 @@ times as long as our collective and the library's GEMM (2 H200, 2026-11-29).
 def _one_shot_pays(task: ScatterTask) -> bool:
     rows, columns, _ = task.problem.gemm
     busy = untuned.programs_of(untuned.FLAT, rows, columns) >= BUSY * task.machine.compute_units
-    return rows <= untuned.FEW_ROWS or (rows <= 2 * untuned.FEW_ROWS and busy) or untuned.flat_tiles_fill(task)
+    pays = rows <= 2 * untuned.FEW_ROWS and busy and not task.problem.scaled
+    return rows <= untuned.FEW_ROWS or pays or untuned.flat_tiles_fill(task)
 
 
 def default(task: ScatterTask) -> Mode[GemmReduceScatter]:
