@@ -19,7 +19,7 @@ from autotune.kernels.gemm.space import (
 )
 from autotune.kernels.gemm.tile import GemmTile
 from autotune.kernels.gemm_all_reduce.problem import MOST_INBOX_BYTES, GemmAllReduce
-from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, Mode, Modes
+from autotune.kernels.launching.mode import GEMM_VARIES, LibraryMode, M, Mode, Modes
 from autotune.search_spaces import Constraint
 from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
@@ -202,6 +202,15 @@ def _all_resident(s: ReduceTask, schedule: str, programs_per_unit: int, split_k:
     return schedule == "tile" or programs_per_unit == 1 or split_k == 1 or combine == "separate"
 
 
+def soonest(mode: M, modes: Modes[Any], task: Task[Any], rows: int) -> M | None:
+    """A mode with a tile that fits, and the soonest protocol for as many rows to each peer; None if none is valid."""
+    problem = task.problem
+    moved = (problem.world_size - 1) * rows * problem.n * problem.result_size
+    fitting = type(mode).of(with_fitting_tile(modes.space, mode.config(), task))
+    ways = (fitting.replace(protocol=protocol) for protocol in untuned.soonest_protocols(task, moved))
+    return modes.first_valid(ways, task)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fused(GemmTile, Mode[GemmAllReduce]):
     """Our kernel alone: a finished tile travels at once."""
@@ -248,12 +257,9 @@ class Fused(GemmTile, Mode[GemmAllReduce]):
     @classmethod
     def untuned(cls, task: ReduceTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        problem, tile = task.problem, untuned.loaded(_tile(task), task)
+        tile = untuned.loaded(_tile(task), task)
         base = cls(**tile, schedule="tile", programs_per_unit=1, combine=cls.combined_by, protocol="signal")
-        fitting = cls.of(with_fitting_tile(MODES.space, base.config(), task))
-        moved = (problem.world_size - 1) * problem.m * problem.n * problem.result_size
-        in_order = untuned.soonest_protocols(task, moved)
-        return MODES.first_valid((fitting.replace(protocol=each) for each in in_order), task)
+        return soonest(base, MODES, task, task.problem.m)
 
     @classmethod
     def first(cls, task: ReduceTask) -> Iterator[Self]:

@@ -27,6 +27,7 @@ from autotune.kernels.gemm_all_reduce.modes import (
     WORDS_ARRIVE,
     WORDS_OF_TILES_FIT,
     protocols,
+    soonest,
 )
 from autotune.kernels.gemm_reduce_scatter.problem import MOST_ROWS_AT_ONCE, GemmReduceScatter
 from autotune.kernels.launching.knobs import MEMORY
@@ -301,11 +302,8 @@ class OneShot(GemmTile, Mode[GemmReduceScatter]):
     @classmethod
     def untuned(cls, task: ScatterTask) -> Self | None:
         """As one would write it down without measuring; None if no tile fits."""
-        problem, tile = task.problem, untuned.loaded(untuned.default_tile(task), task)
-        fitting = cls.of(with_fitting_tile(MODES.space, cls(**tile, protocol="signal").config(), task))
-        moved = (problem.world_size - 1) * problem.rows * problem.n * problem.result_size
-        in_order = untuned.soonest_protocols(task, moved)
-        return MODES.first_valid((fitting.replace(protocol=each) for each in in_order), task)
+        tile = untuned.loaded(untuned.default_tile(task), task)
+        return soonest(cls(**tile, protocol="signal"), MODES, task, task.problem.rows)
 
     @classmethod
     def first(cls, task: ScatterTask) -> Iterator[Self]:
