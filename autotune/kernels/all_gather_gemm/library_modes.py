@@ -130,8 +130,8 @@ class CopyEngine(Mode[AllGatherGemm]):
 
     @classmethod
     def by_shard(cls, task: GatherTask) -> Self:
-        """One chunk per shard, if none is larger than can be: of 643 rows, in 512 and 131, it takes 1.04 to 1.14 times
-        as long (5 sizes, 2 H200, 2026-11-29).
+        """One chunk per shard, if none is larger than can be: in two halves 615 to 2000 rows take 1.02 to 1.18 times as
+        long (9 sizes, 2 H200, 2026-11-29).
         """
         rows = next((unit for unit in UNITS if unit >= task.problem.shard[0]), UNITS[-1])
         return cls(transfer_rows=rows, gemm_streams=2, copies="pushed", chunk_sizes="even")
