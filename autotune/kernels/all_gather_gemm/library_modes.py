@@ -17,7 +17,7 @@ from autotune.search_spaces.joint import number, word
 from autotune.sizes import round_up
 
 SHORTEST_EXCHANGE = 0.06
-"""Share of the GEMM's time from which on an exchange is worth hiding: at 0.03 to 0.05 copies by shard took 0.95 to 1.05
+"""Share of the GEMM's time from which on an exchange is worth hiding: at 0.03 to 0.05 copies by shard took 0.97 to 1.05
 times as long as NCCL and cuBLAS, our all-gather before that GEMM 0.97 to 1.03 (3 sizes, 2 H200, 2026-11-29).
 """
 

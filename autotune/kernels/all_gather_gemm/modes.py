@@ -26,7 +26,7 @@ from autotune.kernels.all_gather_gemm.library_modes import (
 )
 from autotune.kernels.all_gather_gemm.problem import AllGatherGemm
 from autotune.kernels.all_gather_gemm.space import GatherTask
-from autotune.kernels.all_gather_gemm.specialized_modes import WarpSpecialized
+from autotune.kernels.all_gather_gemm.specialized_modes import ROWS_SPECIALIZED, WarpSpecialized
 from autotune.kernels.gemm.cost import PULL_SHARE, awaited, overlapped, tiled_gemm
 from autotune.kernels.gemm.space import pipeline_bytes, with_fitting_tile
 from autotune.kernels.gemm.tile import GemmTile
@@ -197,7 +197,7 @@ class Push(Staged):
     def of_few_rows(cls, task: GatherTask) -> Iterator[Self]:
         """In 16 bits, where it beats our collective and the library's GEMM. With a long K by long steps: 8 x 18432 x
         16384 and 8 x 59136 x 8192 took 0.94 and 0.97 times as long (2 H100, 2026-11-27), 6 and 16 x 10240 x 8192 0.93
-        and 0.95. By tiles that run at once where the library's leave a quarter of two rounds idle: 8 x 49152 x 6144 and
+        and 0.96. By tiles that run at once where the library's leave a quarter of two rounds idle: 8 x 49152 x 6144 and
         16, 24, 40 and 64 x 35840 x 5120 took 0.89, 0.89, 0.97, 0.99 and 0.92 times as long (2 H200, 2026-11-29).
         """
         problem, units = task.problem, task.machine.compute_units
@@ -207,7 +207,7 @@ class Push(Staged):
         if problem.k >= LONG_K and narrow >= units / 2 and problem.m <= VERY_FEW_ROWS:
             deep = {**untuned.DEEP, "num_stages": 4} if narrow <= units else untuned.DEEP
             yield cls.by_tiles(task).replace(**deep).fitting(task)
-        elif units < flat < 2 * (1 - IDLE) * units:
+        elif units < flat < 2 * (1 - LEFT_IDLE) * units:
             yield from cls.at_once(task)
 
     @classmethod
@@ -274,7 +274,7 @@ class Push(Staged):
         return [deep, deep.replace(block_n=128, block_k=128, split_k=4, num_stages=stages)]
 
 
-VERY_FEW_ROWS, LONG_K, IDLE = 16, 7168, 0.25
+VERY_FEW_ROWS, LONG_K, LEFT_IDLE = 16, 7168, 0.25
 """See ``Push.of_few_rows``."""
 
 MOST_ROWS_BESIDE_TILES = 256
@@ -294,15 +294,16 @@ def _by_arithmetic(task: GatherTask) -> Iterator[Mode[AllGatherGemm]]:
     problem, machine, few = task.problem, task.machine, task.problem.m <= untuned.FEW_ROWS
     if machine.is_interpreter or problem.world_size == 1:
         return
+    many = problem.rows_layout and problem.shard[0] >= ROWS_SPECIALIZED
     if problem.gated:
-        if WarpSpecialized.saves_rounds(task):
+        if many and WarpSpecialized.saves_rounds(task):
             yield from WarpSpecialized.filling(task)
         if problem.rows_layout and not few and untuned.persists(task, untuned.default_tile(task)):
             yield from Push.filling(task)
         return
     parts, by_signals = untuned.parts(task), CustomCollective.by_signals(task)
     if parts.gemm > parts.exchange:
-        specialized = WarpSpecialized.pays(task)
+        specialized = many and WarpSpecialized.pays(task)
         if specialized:
             yield from WarpSpecialized.filling(task)
         yield from CopyEngine.filling(task)

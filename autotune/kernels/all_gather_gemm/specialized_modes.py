@@ -45,14 +45,14 @@ ROWS_SPECIALIZED = 256
 SHORT_EXCHANGE = 0.08
 """Share of the GEMM's time up to which an exchange is not worth our GEMM, which may take longer than the library's: at
 0.04 it took 1.06 times as long as our collective and the library's GEMM, at 0.056 1.02 times, at 0.083 1.01 times (2
-H100, 2026-11-27). At 0.06 2048 x 35840 x 5120 took 0.88 times as long, and 1024 x 28672 x 8192, at 0.08, 0.90 times,
+H100, 2026-11-27). At 0.06 2048 x 35840 x 5120 took 0.88 times as long, and 1024 x 28672 x 8192, at 0.08, 0.95 times,
 where rounds are filled (2 H200, 2026-11-29).
 """
 
 SLOWER = 0.15
 """Share by which our tiles may take longer than the library's GEMM where copies beside it compete, by shards of more
-than 512 rows: at 0.02 to 0.13 they took 0.86 to 1.01 times as long, at 0.19 to 0.37 1.04 to 1.08 times (12 sizes, 2
-H200, 2026-11-29).
+than 512 rows: at 0.01 to 0.13 they took 0.86 to 1.02 times as long, at 0.19 to 0.37 1.04 to 1.08 times, at 0.54 0.99
+(13 sizes, 2 H200, 2026-11-29).
 """
 
 ROWS_TOGETHER = 1024
@@ -109,17 +109,18 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
 
     @classmethod
     def pays(cls, task: GatherTask) -> bool:
-        """True if it is sooner than the library's GEMM, behind our all-gather or, from 513 rows a shard on, beside
-        copies: see ``SHORT_EXCHANGE`` and ``SLOWER``.
+        """True if it is sooner than the library's GEMM: up to 512 rows a shard than our all-gather and then that, with
+        more than copies beside it. See ``SHORT_EXCHANGE`` and ``SLOWER``.
         """
-        problem, rows, parts = task.problem, task.problem.shard[0], untuned.parts(task)
-        if not problem.rows_layout or rows < ROWS_SPECIALIZED:
-            return False
-        long, (soonest, _) = parts.exchange >= SHORT_EXCHANGE * parts.gemm, cls._timed(task)[0]
-        if problem.scaled or rows <= untuned.ROWS_OF_CHUNK:
-            return long or (not problem.scaled and soonest <= parts.gemm + parts.exchange)
-        hidden = long or (rows <= 2 * untuned.ROWS_OF_CHUNK and parts.exchange >= SHORTEST_EXCHANGE * parts.gemm)
-        return hidden and soonest <= (1 + SLOWER) * parts.gemm
+        rows, parts = task.problem.shard[0], untuned.parts(task)
+        exchange = parts.exchange / parts.gemm
+        if task.problem.scaled:
+            return exchange >= SHORT_EXCHANGE
+        (soonest, _), *_ = cls._timed(task)
+        if rows <= untuned.ROWS_OF_CHUNK:
+            return exchange >= SHORT_EXCHANGE or soonest <= parts.gemm + parts.exchange
+        least = SHORTEST_EXCHANGE if rows <= 2 * untuned.ROWS_OF_CHUNK else SHORT_EXCHANGE
+        return exchange >= least and soonest <= (1 + SLOWER) * parts.gemm
 
     @classmethod
     def saves_rounds(cls, task: GatherTask) -> bool:
@@ -128,8 +129,6 @@ class WarpSpecialized(SpecializedTile, Mode[AllGatherGemm]):
         0.88, as long (2 H200, 2026-11-29).
         """
         problem = task.problem
-        if not problem.rows_layout or problem.shard[0] < ROWS_SPECIALIZED:
-            return False
         tiles = problem.world_size * untuned.programs_of(untuned.WIDE, problem.shard[0], problem.n_local)
         (soonest, _), *_ = cls._timed(task)
         return soonest < 0.85 * math.ceil(tiles / task.machine.compute_units) * untuned.widest_round(task)

@@ -318,13 +318,13 @@ class OneShot(GemmTile, Mode[GemmReduceScatter]):
 
 HIDDEN = 0.12
 """Share of the GEMM's time that an exchange takes that copies of 512 rows and more are worth hiding: from 0.12 on they
-took 0.76 to 0.96 times as long as our collective and the library's GEMM, at 0.06 to 0.11 0.86 to 1.4 times (19 sizes, 2
+took 0.78 to 0.96 times as long as our collective and the library's GEMM, at 0.06 to 0.11 0.86 to 1.4 times (19 sizes, 2
 H200, 2026-11-29).
 """
 
 BUSY = 0.6
 """Share of the compute units for which one shot has tiles of 65 to 128 rows where it is taken untuned: with 80 and more
-for 132 units it took 0.87 to 0.96 times as long as any other mode; of more rows, unless they fill them, 1.05 to 1.5
+for 132 units it took 0.88 to 0.96 times as long as any other mode; of more rows, unless they fill them, 0.99 to 1.5
 times as long as our collective and the library's GEMM (2 H200, 2026-11-29).
 """
 
