@@ -16,7 +16,6 @@ from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import Evaluation, Latency, Outcome, Regime
 from autotune.tuning.finals import (
-    ALWAYS,
     beats,
     contested,
     drift,
@@ -115,6 +114,12 @@ def test_rounds_in_which_the_host_was_late_do_not_save_the_incumbent(late: int) 
     assert not beats([*steady[:7], latency_of(95.0)], busy), "one of them was lost"
 
 
+def test_one_late_round_of_three_does_not_save_the_incumbent() -> None:
+    late = rounds_of(167.5, 57.6, 57.6)  # the library of a reduce-scatter, m=14, two H200
+    assert beats(rounds_of(50.9, 50.7, 51.0), late)
+    assert not beats(rounds_of(50.9, 50.7, 55.0), late), "its own rounds differ as much as it is ahead"
+
+
 @pytest.mark.parametrize("rounds", [3, 4, 6, 8])
 def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(rounds: int) -> None:
     rng, draws = np.random.default_rng(3), 500
@@ -123,7 +128,7 @@ def test_one_that_is_as_fast_seldom_beats_the_incumbent_and_a_faster_one_mostly(
         return rounds_of(*(median * np.exp(rng.normal(0, 0.003, rounds))))
 
     wrong = sum(beats(times(100.0), times(100.0)) for _ in range(draws)) / draws
-    allowed = 0.01 if rounds < ALWAYS else 0.015
+    allowed = 0.015  # 0.01 of the t test, the rest of rounds that are apart
     assert wrong <= allowed + 3.1 * math.sqrt(allowed * (1 - allowed) / draws)
     assert sum(beats(times(97.0), times(100.0)) for _ in range(draws)) / draws > 0.75
 

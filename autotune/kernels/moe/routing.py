@@ -139,8 +139,8 @@ def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
     are NaN: whoever combines, each token that came here is NaN.
     """
     local, capacity = problem.local_experts, problem.capacity
-    expert = routing.ids - rank * local
-    expert = torch.where((expert >= 0) & (expert < local), expert, local)
+    # Local experts from 0 on, all others and none (-1) behind them: in two kernels, where comparisons take five.
+    expert = torch.remainder(routing.ids + (problem.experts + 1 - rank * local), problem.experts + 1)
     lost = None
     if problem.top_k > local:  # only then may rows be too many
         lost = (expert < local).sum() > capacity
