@@ -72,7 +72,8 @@ def rest(forward: Forward, rates: Rates) -> float:
 
 
 def _alone(work: Work, rates: Rates) -> float:
-    return max(work.flops / (rates.flops * (2 if work.dtype in FP8 else 1)), work.bytes_read / rates.memory)
+    rate = rates.flops * (2 if work.dtype in FP8 else 1)
+    return max(work.flops / rate, work.bytes_read / rates.memory) + work.launches * rates.launch
 
 
 def expected_gains(forwards: Sequence[Forward], machine: Machine) -> dict[Problem, float]:

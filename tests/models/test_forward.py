@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +23,8 @@ from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import H100
 from autotune.models.architecture import architecture_of
-from autotune.models.forward import Call, Forward, Plan, Work, forwards, places
-from autotune.models.gains import BESIDE, estimate, estimated, expected_gains, shares
+from autotune.models.forward import ROUTING, Call, Forward, Plan, Work, forwards, places
+from autotune.models.gains import BESIDE, estimate, estimated, expected_gains, rest, shares
 from autotune.models.promise import Measured, Promise, Sums
 from autotune.models.spans import kept, spans, to_search
 from autotune.outcome import Latency, Regime
@@ -51,6 +52,16 @@ def test_the_work_of_a_rank_that_communicates_nothing(dtype: str, size: int) -> 
                              "bf16" if dtype == "fp8" else dtype)  # fmt: skip
     assert head == gemm(1, 500, 1, size, dtype), "of the last token alone"
     assert prefill.calls[0].problem.workload == "all_gather_gemm", "from 128 tokens on"
+
+
+def test_a_router_is_as_long_as_the_launches_of_its_kernels() -> None:
+    mixture = architecture_of({**LLAMA, **MIXTRAL})
+    for tokens, rows in ((DECODE, DECODE), (PREFILL, PREFILL // 2)):
+        *_, router = forwards(mixture, Plan(2, "fp8", "row"), [tokens])[0].rest
+        assert router == Work(2.0 * rows * 8 * 512 * 3, (rows + 8) * 512 * 2 * 3, "bf16", launches=ROUTING * 3)
+        rates = RATES["sm_90"]
+        alone = rest(Forward("", (), (replace(router, launches=0),)), rates)
+        assert rest(Forward("", (), (router,)), rates) - alone == pytest.approx(3 * ROUTING * rates.launch)
 
 
 def problems() -> list[Problem]:

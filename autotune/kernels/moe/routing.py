@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -132,27 +132,31 @@ class Plan:
     """bool []: whether rows were too many; None where they cannot be."""
 
 
-def planned(problem: ExpertsProblem, routing: Routing, rank: int) -> Plan:
-    """The plan of a rank, by fixed shapes: it waits for no number on the host, and can be captured.
+def planned(problem: ExpertsProblem, routing: Routing, rank: int, out: Plan | None = None) -> Plan:
+    """The plan of a rank, by fixed shapes: it waits for no number on the host, and can be captured. Written to ``out``
+    where there is one.
 
     Where rows are too many, a token has one for each of its experts here, which there is always room for, and all gates
     are NaN: whoever combines, each token that came here is NaN.
     """
     local, capacity = problem.local_experts, problem.capacity
-    # Local experts from 0 on, all others and none (-1) behind them: in two kernels, where comparisons take five.
-    expert = torch.remainder(routing.ids + (problem.experts + 1 - rank * local), problem.experts + 1)
+    if out is None:
+        ids, gates = routing.ids, routing.gates
+        out = Plan(ids.new_empty(local + 1), ids.new_empty(capacity), gates.new_empty(capacity))
+    # Local experts from 0 on, everything else ``local``: in three kernels, where comparisons take five.
+    expert = torch.nn.functional.threshold(routing.ids - rank * local, -1, local).clamp_(max=local)
     lost = None
     if problem.top_k > local:  # only then may rows be too many
         lost = (expert < local).sum() > capacity
         expert = torch.where(lost & repeats(expert), local, expert)
     expert, pairs = torch.sort(expert.flatten(), stable=True)
     bounds = torch.arange(local + 1, dtype=expert.dtype, device=expert.device)
-    offsets = torch.searchsorted(expert, bounds, out_int32=True)
-    pairs = pairs[:capacity]
-    gates = routing.gates.flatten()[pairs]
+    torch.searchsorted(expert, bounds, out_int32=True, out=out.offsets)
+    out.pairs.copy_(pairs[:capacity])
+    torch.index_select(routing.gates.flatten(), 0, pairs[:capacity], out=out.gates)
     if lost is not None:
-        gates = torch.where(lost, torch.nan, gates)
-    return Plan(offsets, pairs.to(torch.int32), gates, lost)
+        out.gates.masked_fill_(lost, torch.nan)
+    return replace(out, lost=lost)
 
 
 def repeats(ids: torch.Tensor) -> torch.Tensor:

@@ -96,3 +96,17 @@ def dispatch_kernel(
     heap.clear_if(in_vain, offsets, local + 1)  # of a plan that the library takes at its word
     if product is not None:
         heap.seal_if(in_vain, product, tl.cast(capacity, tl.int64) * width)
+
+
+@triton.jit
+def select_rows_kernel(tokens, place, end, rows, columns, stride, CHOICES: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows [.., columns] before ``end`` int32 [1]: that of ``tokens``, ``stride`` apart, whose number is ``place`` over
+    CHOICES.
+    """
+    for row in range(tl.program_id(0), tl.load(end), tl.num_programs(0)):
+        token = (tl.load(place + row) // CHOICES).to(tl.int64)
+        for first in range(0, columns, BLOCK):
+            column = first + tl.arange(0, BLOCK)
+            there = column < columns
+            value = tl.load(tokens + token * stride + column, mask=there)
+            tl.store(rows + tl.cast(row, tl.int64) * columns + column, value, mask=there)
