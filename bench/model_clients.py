@@ -27,10 +27,15 @@ from torch.distributed.tensor.parallel import (
 )
 
 import autotune
-from autotune.model_runs.layers import SHARPER, Layers, plan
+from autotune.model_runs.layers import Layers, plan
 from autotune.models.architecture import Architecture, Biases
 
 Tensor = torch.Tensor
+
+SHARPER = 4.0
+"""Routers' weights times this: logits as far apart as those of a trained router. Where rounding changes a token's last
+choice, that is one of little weight, and results can be compared.
+"""
 
 
 @dataclass(frozen=True)

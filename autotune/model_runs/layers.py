@@ -33,11 +33,6 @@ Tensor = torch.Tensor
 GELU = ("gemma", "gemma2", "gemma3_text")
 """Kinds whose gate is a GELU; that of all others is a SiLU."""
 
-SHARPER = 4.0
-"""Routers' weights times this: logits as far apart as those of a trained router. Where rounding changes a token's last
-choice, that is one of little weight, and results can be compared.
-"""
-
 
 class Attention(nn.Module):
     """Attention without rotary positions and a KV cache, which do not communicate."""
@@ -101,17 +96,21 @@ class Mixture(nn.Module):
         self.first, self.group = local * mesh.get_local_rank(), mesh.get_group()
         self.sharded, self.context = sharded, context
         self.router = nn.Linear(model.hidden, mixture.experts, bias=False)
-        with torch.no_grad():
-            self.router.weight.mul_(SHARPER)
+        self.register_buffer("unchosen", torch.zeros(mixture.experts), persistent=False)
         seed = int(torch.randint(1 << 30, ())) + mesh.get_local_rank()
         generator = torch.Generator(self.router.weight.device).manual_seed(seed)
         self.gate_up_proj = _drawn(generator, local, 2 * mixture.width, model.hidden)
         self.down_proj = _drawn(generator, local, model.hidden, mixture.width)
         self.shared = Mlp(replace(model, intermediate=mixture.shared), separate) if mixture.shared else None
 
+    def choose(self, ids: Tensor) -> None:
+        """From now on tokens go to the experts ``ids`` int [batch, tokens, top_k], with the router's gates."""
+        never = torch.full((*ids.shape[:-1], self.router.out_features), -torch.inf, device=ids.device)
+        self.unchosen = never.scatter_(-1, ids.long(), 0.0)
+
     def forward(self, x: Tensor) -> Tensor:
         """``x`` [batch, tokens, hidden], this rank's tokens if they are shared out."""
-        ids, gates = routed(self.router(x), self.top_k)
+        ids, gates = routed(self.router(x).float() + self.unchosen, self.top_k)
         if self.context is None:
             return self._plain(x.flatten(0, 1), ids.flatten(0, 1), gates.flatten(0, 1)).view(x.shape)
         experts = self.gate_up_proj, self.down_proj

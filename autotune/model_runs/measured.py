@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.dtypes import DTYPES
 from autotune.errors import InputError
+from autotune.kernels.moe_dispatch_gemm.problem import MoeDispatchGemm
 from autotune.models.architecture import Architecture
 from autotune.models.forward import Forward, Plan, forwards
 from autotune.outcome import DEFAULT_REGIME, Regime
 from autotune.workloads import workload
 
 if TYPE_CHECKING:
+    from autotune.heap.arena import SymmetricHeap
     from autotune.model_runs.comparison import Comparison, Row
     from autotune.model_runs.layers import Layers
     from autotune.runtime.context import Context
@@ -106,11 +108,28 @@ class ModelLayers:
                 x = torch.randn(*shape, self.model.hidden, generator=torch.Generator().manual_seed(5))
                 x = x.chunk(self.ranks, dim=1)[context.heap.rank] if sharded else x
                 x = x.contiguous().to(comparison.device, dtype)
+                if self.model.mixture is not None:
+                    self._route(models.values(), count, sharded, context.heap)
                 yield {"tokens": count, **comparison.forwards(models, x)}
                 context.release()
             models.clear()
             if tokens:
                 comparison.forget()
+
+    def _route(self, models: Iterable[Layers], count: int, sharded: bool, heap: SymmetricHeap) -> None:
+        """Send tokens to experts as in the problem that was tuned: random routers may reach a tenth fewer, or more, and
+        the weights of each that is reached are read.
+        """
+        from autotune.kernels.moe.routing import typical_routing
+        from autotune.model_runs.layers import Mixture
+
+        (forward,) = forwards(self.model, self.plan, (count,))
+        problem = next(call.problem for call in forward.calls if isinstance(call.problem, MoeDispatchGemm))
+        for layers in models:
+            mixtures = (module for module in layers.modules() if isinstance(module, Mixture))
+            for number, mixture in enumerate(mixtures):
+                ids = typical_routing(problem, heap.device, number).ids
+                mixture.choose(ids[heap.rank][None] if sharded else ids.flatten(0, 1)[:count, None])
 
     def built(self, comparison: Comparison, way: str, sharded: bool) -> Layers:
         """A way's layers, shared out over the ranks; ``sharded``: these share the tokens out, too."""
@@ -151,5 +170,3 @@ def _check_experts(plan: Plan) -> None:
         )
     if plan.experts_by_width:
         raise InputError("--measure with --experts-by-width: it builds whole experts")
-    if plan.zipf:
-        raise InputError("--measure with --zipf: random routers choose all experts alike")

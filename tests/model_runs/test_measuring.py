@@ -143,7 +143,6 @@ def test_an_error_ends_its_rank_without_waiting_for_others() -> None:
         (with_experts(form={"bias": True}), BF16, 1, "does not build experts with biases"),
         (MIXTURE, PLAN, 1, "--measure with fp32: .* bf16"),
         (MIXTURE, dataclasses.replace(BF16, experts_by_width=True), 1, "--measure with --experts-by-width"),
-        (MIXTURE, dataclasses.replace(BF16, zipf=1.2), 1, "--measure with --zipf"),
     ],
 )
 def test_what_is_not_measured_is_refused_before_anything_is_tuned(

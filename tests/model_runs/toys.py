@@ -35,7 +35,7 @@ class Collectives(ModelLayers):
 
 @dataclass(frozen=True)
 class ThenWrong(ModelLayers):
-    """Its rows, not compiled, the problems of all operators that were called, and rows with a wrong expert on the last
+    """Its rows, not compiled, the problems of all operators that were called, and rows with wrong experts on the last
     rank.
     """
 
@@ -51,5 +51,5 @@ class ThenWrong(ModelLayers):
     def built(self, comparison: Comparison, way: str, sharded: bool) -> Layers:
         made = super().built(comparison, way, sharded)
         if self.wrong and way == "styles" and comparison.mesh.get_local_rank() == self.ranks - 1:
-            cast(Any, made.layers[0]).mlp.down_proj.data[0].neg_()
+            cast(Any, made.layers[0]).mlp.down_proj.data.neg_()
         return made
