@@ -253,7 +253,7 @@ def beats(challenger: Sequence[Latency], incumbent: Sequence[Latency], regime: R
     if rounds < min(CRITICAL):
         return 1 - math.exp(-gain) > math.hypot(merge(challenger).spread, merge(incumbent).spread)
     error = statistics.stdev(gains) / math.sqrt(rounds)
-    return (gain > 0 and gain > CRITICAL[min(rounds, max(CRITICAL))] * error) or apart(after[:rounds], before[:rounds])
+    return gain > CRITICAL[min(rounds, max(CRITICAL))] * error or apart(after[:rounds], before[:rounds])
 
 
 def apart(faster: Sequence[float], slower: Sequence[float]) -> bool:
