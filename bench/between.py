@@ -4,6 +4,7 @@
     python bench/between.py --grids --world-size 2 --db between.db | sh     tunes: a grid for each product, 1 to 16384
     torchrun --nproc-per-node 2 bench/between.py --db between.db --seed 1   sizes between, drawn with a seed
     … --exact --seed 1 --count 12 --db exact.db | sh                        tunes at the very sizes, to compare with
+    … --first-call --seed 13 --db first.db   problems of first_call.py and its winners; without its database, untuned
     … --mixtures                                                            mixtures of experts, 1 to 64 tokens a rank
 
 Half of the sizes drawn are odd for each rank. Of mixtures a third of the draws has as many tokens on every rank, a
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import first_call
 import outside
 import tables
 import torch
@@ -170,6 +172,7 @@ def main() -> None:
     parser.add_argument("--count", type=whole, default=40, help="sizes; default: 40")
     parser.add_argument("--seed", type=whole, default=1)
     parser.add_argument("--models", action="store_true", help="a list of models' sizes, without a database")
+    parser.add_argument("--first-call", action="store_true", help="the problems that first_call.py draws")
     parser.add_argument("--mixtures", action="store_true", help="mixtures of experts in place of GEMMs")
     parser.add_argument("--grids", action="store_true", help="print the commands that tune, measure nothing")
     parser.add_argument("--exact", action="store_true", help="print the commands that tune at the sizes drawn")
@@ -187,6 +190,8 @@ def main() -> None:
         measure(toy, name, mixtures, given.db, mixture_measured, OF_MIXTURES)
         return
     problems = TINY if toy else MODELS if given.models else drawn(given.count, given.seed, ranks)
+    if given.first_call:
+        problems = [(name, *sizes.values()) for name, sizes in first_call.drawn(given.count, ranks, given.seed)]
     with tempfile.TemporaryDirectory() as folder:
         measure(toy, name, problems, f"{folder}/none.db" if given.models else given.db, measured, HEADING)
 

@@ -20,7 +20,10 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from autotune.kernels.moe.library import GROUPED, has_grouped
+from autotune.kernels.moe.grouped_launch import GroupedOperands
+from autotune.kernels.moe.library import grouped_product
+from autotune.kernels.moe_dispatch.library import Arrived
+from autotune.kernels.moe_dispatch_gemm.library import multiply
 from autotune.models.forward import qkv_width
 from autotune.nn.experts import expert_parallel, routed
 
@@ -138,18 +141,17 @@ def _drawn(generator: torch.Generator, experts: int, columns: int, depth: int) -
 
 
 def sums_of_experts(x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Each token's sum of gate * expert over these experts, whose ``ids`` count from 0; the host reads nothing.
+    """Each token's sum of gate * expert over these experts, whose ``ids`` count from 0; with torch's grouped GEMM the
+    host reads nothing.
 
-    Rows are sorted by expert, those of other ranks' experts last, which no GEMM computes. Each token then reads its
-    rows: unrolled, so that a compiler makes one kernel of the sums.
+    Rows are sorted by expert, those of other ranks' experts last. Each token then reads its rows: unrolled, so that a
+    compiler makes one kernel of the sums.
     """
     experts, top_k = len(gate_up), ids.shape[1]
     here = (ids >= 0) & (ids < experts)
     expert, pairs = torch.sort(torch.where(here, ids, experts).flatten(), stable=True)
     bounds = torch.arange(experts + 1, dtype=expert.dtype, device=x.device)
-    offsets = torch.searchsorted(expert, bounds, out_int32=True)
-    gate, up = _grouped(x[pairs // top_k], gate_up, offsets).chunk(2, dim=-1)
-    products = _grouped(F.silu(gate) * up, down, offsets)
+    products = _products(x, pairs, torch.searchsorted(expert, bounds, out_int32=True), top_k, gate_up, down)
     rows = torch.empty_like(pairs).scatter_(0, pairs, torch.arange(len(pairs), device=x.device)).view_as(ids)
     total = torch.zeros_like(x, dtype=torch.float32)
     for row, weight, exists in zip(rows.T, gates.T[..., None], here.T[..., None], strict=True):
@@ -157,15 +159,20 @@ def sums_of_experts(x: Tensor, ids: Tensor, gates: Tensor, gate_up: Tensor, down
     return total.to(x.dtype)
 
 
-def _grouped(rows: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
-    """Each row times its expert's weight; without torch's grouped GEMM by a loop that keeps a graph whole."""
-    if has_grouped(rows.dtype, rows.is_cuda):
-        found: Tensor = GROUPED(rows, weights.mT, offs=offsets[1:])
-        return found
-    number, product = torch.arange(len(rows), device=rows.device)[:, None], rows.new_zeros(len(rows), weights.shape[1])
-    for weight, begin, end in zip(weights, offsets, offsets[1:], strict=False):
-        product = torch.where((number >= begin) & (number < end), rows @ weight.T, product)
-    return product
+@torch.library.custom_op("iris_autotune::products_of_experts", mutates_args=())
+def _products(x: Tensor, pairs: Tensor, offsets: Tensor, top_k: int, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Rows [pairs, hidden], each its expert's. As in the library's ways of our operators those from ``offsets[-1]`` on
+    are not copied, multiplied or activated; no call of torch copies or activates as many rows as the device says.
+    """
+    rows = Arrived(x, pairs, top_k, offsets[-1:]).rows(0, None, x)
+    opened = x.new_empty((len(rows), down.shape[2]))
+    multiply(GroupedOperands(rows, gate_up.mT, offsets, len(rows), epilogue="swiglu", halves=True), opened)
+    return grouped_product(GroupedOperands(opened, down.mT, offsets, len(rows)))
+
+
+@_products.register_fake
+def _(x: Tensor, pairs: Tensor, offsets: Tensor, top_k: int, gate_up: Tensor, down: Tensor) -> Tensor:
+    return x.new_empty((len(pairs), x.shape[1]))
 
 
 class Layer(nn.Module):

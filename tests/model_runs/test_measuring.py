@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from ranks_of_functions import run_ranks
 from scripts import run_script
 from toys import Collectives, ThenWrong
 
 from autotune.errors import GangError, InputError, WrongResult
+from autotune.heap.interpreter import mend_interpreter
 from autotune.machine import machine
+from autotune.model_runs.layers import sums_of_experts
 from autotune.model_runs.measured import ModelLayers
 from autotune.model_runs.ranks import SILENCE, rows_of
 from autotune.models.architecture import Architecture, Biases, LinearAttention
@@ -63,6 +68,25 @@ def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) 
     *rows, problems = told
     assert [row["tokens"] for row in rows] == [3, 8] and max(row["error"] for row in rows) < 1e-6
     assert problems == {call.problem for forward in exact.forwards for call in forward.calls}
+
+
+def plains_experts(_: None) -> float:
+    """How far ``sums_of_experts`` is from a loop over tokens, a third of whose experts are of this rank."""
+    mend_interpreter()
+    x, gates, gate_up, down = torch.randn(7, 32), torch.rand(7, 2), torch.randn(3, 48, 32), torch.randn(3, 32, 24)
+    ids = torch.stack([torch.randperm(9)[:2] - 3 for _ in x]).int()
+    expected = torch.zeros_like(x)
+    for token, chosen in enumerate(ids.tolist()):
+        for choice, expert in enumerate(chosen):
+            if 0 <= expert < 3:
+                gate, up = (gate_up[expert] @ x[token]).chunk(2)
+                expected[token] += gates[token, choice] * (down[expert] @ (F.silu(gate) * up))
+    return float((sums_of_experts(x, ids, gates, gate_up, down) - expected).abs().max())
+
+
+def test_plains_experts_are_those_of_a_loop_over_tokens(tmp_path: Path) -> None:
+    (difference,) = run_ranks(__file__, "plains_experts", 1, tmp_path)
+    assert difference < 1e-3
 
 
 def test_experts_make_the_collectives_that_a_prediction_counts(tmp_path: Path) -> None:
