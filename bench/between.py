@@ -190,7 +190,7 @@ def main() -> None:
         measure(toy, name, mixtures, given.db, mixture_measured, OF_MIXTURES)
         return
     problems = TINY if toy else MODELS if given.models else drawn(given.count, given.seed, ranks)
-    if given.first_call:
+    if given.first_call and not toy:
         problems = [(name, *sizes.values()) for name, sizes in first_call.drawn(given.count, ranks, given.seed)]
     with tempfile.TemporaryDirectory() as folder:
         measure(toy, name, problems, f"{folder}/none.db" if given.models else given.db, measured, HEADING)

@@ -71,7 +71,7 @@ def test_experts_by_ours_are_plains_and_a_wrong_one_is_an_error(tmp_path: Path) 
 
 
 def plains_experts(_: None) -> float:
-    """How far ``sums_of_experts`` is from a loop over tokens, a third of whose experts are of this rank."""
+    """The largest difference of ``sums_of_experts`` from a loop over tokens; a third of their experts are here."""
     mend_interpreter()
     x, gates, gate_up, down = torch.randn(7, 32), torch.rand(7, 2), torch.randn(3, 48, 32), torch.randn(3, 32, 24)
     ids = torch.stack([torch.randperm(9)[:2] - 3 for _ in x]).int()

@@ -31,9 +31,7 @@ class BulkSynchronous(LibraryWay[MoeDispatchGemm, Library, Tensors]):
 
 
 def multiply(operands: GroupedOperands, c: torch.Tensor) -> None:
-    """C [rows, width] by the library's grouped GEMM of these rows, and what follows it: of rows that exist."""
-    product = grouped_product(operands)
-    if operands.epilogue == "none" and operands.bias is None:
-        c.copy_(product)
-    else:
-        follow(product, c, operands)
+    """C [rows, width] by the library's grouped GEMM, then the activation of rows that exist, or their copy: torch's
+    writes to no memory that it is given.
+    """
+    follow(grouped_product(operands), c, operands)
