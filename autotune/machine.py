@@ -40,6 +40,8 @@ class Machine:
     ``pcie-peer``: they reach each other's memory over PCIe; ``pcie``: they do not. One GPU alone counts as ``nvlink``.
     """
     warp_size: int = 32
+    rates: tuple[tuple[str, float], ...] = ()
+    """What ranks have measured here, per microsecond, by name (``ranks/rates.py``); empty where nothing is known."""
 
     @property
     def is_interpreter(self) -> bool:

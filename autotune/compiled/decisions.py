@@ -73,7 +73,7 @@ class Tuned:
 
     def fields(self, name: str) -> list[dict[str, Any]]:
         """The problems with entries, of an operator, for as many ranks."""
-        found = [each.key.fields for each in self._entries[name].all]
+        found = [each.key.fields for each in self._entries[name]]
         return [each for each in found if each["world_size"] == self.ranks]
 
     def gain(self, problem: Problem) -> tuple[float, str]:
@@ -114,7 +114,7 @@ class Table(Tuned):
 
     @property
     def digest(self) -> str:
-        told = [f"{each.key} {each.provenance} {each.winner}" for name in OPERATORS for each in self._entries[name].all]
+        told = [f"{each.key} {each.provenance} {each.winner}" for name in OPERATORS for each in self._entries[name]]
         here = [str(provenance_of(_workload(name))) for name in OPERATORS]
         asking = [str(self.context.machine), self.context.regime, self.replicated, here]
         return hashlib.sha256(json.dumps([*asking, sorted(told)]).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from triton.runtime.jit import JITFunction
 from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance
+from autotune.db.ranges import soonest
 from autotune.decorator import keeping
 from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
@@ -32,6 +34,9 @@ from autotune.settings import DEFAULTS, OFFLINE, PIN, default_database_url, pinn
 from autotune.task import Task
 
 LOG = logging.getLogger("autotune")
+
+STARTS = 3
+"""Winners at other keys with which a search begins: the best of three takes 1.001 times the least time."""
 
 PRUNED = "early_config_prune refuses it for this call"
 
@@ -257,9 +262,15 @@ class Decider:
 
         task = KernelTask(
             question.call, self.machine, question.key, self._provenance, self._url, self._options.trials,
-            origin_of(self._tuner.fn), anew, question.captured,
+            origin_of(self._tuner.fn), anew, question.captured, self._expected(question.key),
         )  # fmt: skip
         return Session(self._tuner, self._candidates, question.agreement, task, key, launch).run()
+
+    def _expected(self, key: CacheKey) -> list[Config]:
+        """Winners at other keys, the most promising first, whatever their sizes."""
+        sizes = [name for name, value in key.fields.items() if isinstance(value, int) and not isinstance(value, bool)]
+        near = self._entries().near(key, self._provenance, sizes, within=math.inf)
+        return list(dict.fromkeys(entry.winner.config for entry in soonest(near)))[:STARTS]
 
     def forget(self) -> None:
         """Read the database again for the next key, also if it could not be used."""

@@ -44,6 +44,8 @@ class KernelTask:
     """True to measure again; the old study stays in the store."""
     captured: bool
     """True while a CUDA graph is captured: nothing can be timed."""
+    expected: Sequence[Config] = ()
+    """Winners at other keys that promise most here: a search begins with them."""
 
     @property
     def as_task(self) -> Task[Any]:
@@ -65,7 +67,8 @@ class Proposals:
         self, task: KernelTask, listed: Sequence[Config], space: Space | None, size: int,
         accepts: Callable[[Config], bool], watch: Watch,
     ) -> None:  # fmt: skip
-        """``listed`` is tried in this order; a ``space`` is searched after the first of them.
+        """``listed`` is tried in this order; a ``space`` is searched after what is expected of it and the first of
+        them.
 
         ``accepts`` may refuse configs, those that the store has too; ``size`` is the number of all configs.
         """
@@ -75,7 +78,8 @@ class Proposals:
         self._listed = iter(listed)
         self._search = None
         if space is not None:
-            self._search = Search(space, task.as_task, SEED, [], [], lambda config, evaluation: None)
+            first = [*task.expected, *listed[:1]]
+            self._search = Search(space, task.as_task, SEED, first, [], lambda config, evaluation: None)
         self._held = ExitStack()
         self._store: Store | None = None
         self._study: StudyRecord | None = None
@@ -139,7 +143,10 @@ class Proposals:
         best = min(self._evaluations, key=lambda config: _rank(self._evaluations[config]))
         evaluation = self._evaluations[best]
         if evaluation.latency is not None:
-            winner = Winner(best, evaluation.latency)
+            timed = {config: each.latency.median for config, each in self._evaluations.items() if each.latency}
+            del timed[best]
+            beside = {config.to_json(): took for config, took in timed.items()}
+            winner = Winner(best, evaluation.latency, beside=beside)
             self._write(lambda store, study: store.finish(study, winner, self._lease))
         return best, evaluation
 
@@ -152,10 +159,8 @@ class Proposals:
         return self._task.trials is None or tried < self._task.trials
 
     def _propose(self) -> Candidate | None:
-        if self._search is not None and self._evaluations:
-            proposed = self._search.ask()
-            if proposed is not None:
-                return proposed
+        if self._search is not None and (proposed := self._search.ask()):
+            return proposed
         config = next(self._listed, None)
         return Candidate(config, "listed") if config is not None else None
 

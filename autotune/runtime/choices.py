@@ -86,11 +86,11 @@ class Choices:
         """The entries, and what the studies measured of those whose winner a look-up may replace."""
         entries, today = read_entries(self._database, workload.name, self._machine.device), provenance_of(workload)
         lending = [
-            each for each in entries.all
+            each for each in entries
             if type(workload).waste is not Workload.waste and each.provenance == today
             and (each.key.world_size, each.key.regime) == (self._agreement.world_size, self._regime)
         ]  # fmt: skip
-        return list(entries.all), read_measured(self._database, lending) if lending else {}
+        return list(entries), read_measured(self._database, lending) if lending else {}
 
     def _step(self, call: str, workload: Workload, problem: Problem, config: Config | None) -> Step:
         """This rank's config for a problem. Raises what ``lookup`` raises, but rank 0 alone what its database does."""

@@ -6,12 +6,12 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
-from autotune.db.ranges import Place, border, said
+from autotune.db.ranges import NEIGHBOURS, Place, border, said, soonest
 from autotune.db.records import HASHED, Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.forks import FORKS_WAIT, Lock
@@ -59,10 +59,9 @@ class Entries:
             self._places[each.key] = (*self._places.get(each.key, ()), place)
         self._families: dict[tuple[str, ...], dict[object, _Family]] = {}
 
-    @property
-    def all(self) -> Sequence[Entry]:
+    def __iter__(self) -> Iterator[Entry]:
         """Newest first."""
-        return list(entries_of(self._entries))
+        return entries_of(self._entries)
 
     def of(self, key: CacheKey) -> Sequence[Entry]:
         """The entries of a key, one per provenance."""
@@ -79,14 +78,16 @@ class Entries:
             self._measured[entry.study_id] = self._read(entry)
         return self._measured[entry.study_id]
 
-    def near(self, key: CacheKey, provenance: Provenance, free: Sequence[str]) -> Iterator[Entry]:
-        """The entries of a provenance that differ from the key only in the dimensions ``free``, and little; nearest
-        first.
+    def near(
+        self, key: CacheKey, provenance: Provenance, free: Sequence[str], within: float = NEAREST_RATIO
+    ) -> Iterator[tuple[float, Entry]]:
+        """The entries of a provenance that differ from the key only in the dimensions ``free``, each by no more than a
+        factor; nearest first, with their distances: sums of |log2 ratio|.
         """
         family, here = self._family(key, provenance, tuple(free))
         if family is None or here is None:
             return iter(())
-        return entries_of(family.near(here))
+        return ((distance, entry) for distance, each in family.near(here, within) for entry in entries_of([each]))
 
     def around(self, key: CacheKey, provenance: Provenance, name: str) -> tuple[Entry, Entry] | None:
         """The entries of the next smaller and the next larger size in one dimension, alike in all else, if there are
@@ -131,12 +132,12 @@ class _Family:
         sizes = (self.sizes[place] for place in places)
         return chain.from_iterable(self.at[each] for each in sizes if isinstance(each[0], int))
 
-    def near(self, here: Sizes) -> Iterator[Unread]:
-        """The entries near a size, nearest first."""
-        near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes)]
+    def near(self, here: Sizes, within: float) -> Iterator[tuple[float, Unread]]:
+        """The entries near a size, nearest first, with their distances."""
+        near = [(_distance(here, sizes), sizes) for sizes in self.sizes if _near(here, sizes, within)]
         found = [(distance, each) for distance, sizes in near for each in self.at[sizes]]
         found.sort(key=lambda pair: (pair[0], pair[1].problem))
-        return (each for _, each in found)
+        return ((distance, each) for (distance, _), each in found)
 
 
 def read_entries(url: str, workload: str, device: str) -> Entries:
@@ -169,7 +170,8 @@ def serve(
 
     Range: of the next smaller and the next larger measured size, the one on whose side of their border the problem lies
     (``db/ranges.py``), in one of the dimensions ``free``: that in which they are closest. Nearest: the same key except
-    for the dimensions ``free``, each within a factor of two; the smallest sum of their log ratios, smaller sizes first.
+    for the dimensions ``free``, each within a factor of two; of the five with the smallest sum of log ratios, smaller
+    sizes first, the one whose winner is expected to lose least (``soonest``).
     """
     reason, other = UNTUNED, None
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
@@ -183,11 +185,13 @@ def serve(
     for entry, beyond, told in _of_ranges(entries, key, provenance, free):
         if violation(entry.winner.config) is None:
             return Served(entry, told if reason is UNTUNED else f"{reason}; {told}", beyond)
-    near = (each for each in entries.near(key, provenance, free) if violation(each.winner.config) is None)
-    nearest = next(near, None)
-    if nearest is None:
+    near = (pair for pair in entries.near(key, provenance, free) if violation(pair[1].winner.config) is None)
+    around = list(islice(near, NEIGHBOURS))
+    if not around:
         return Served(None, reason, of_other_versions=other)
-    return Served(nearest, f"{reason}; nearest is {said(nearest, free)}")
+    best, (_, nearest) = soonest(around)[0], around[0]
+    told = "nearest is" if best is nearest else f"the nearest, {said(nearest, free)}, loses more there than"
+    return Served(best, f"{reason}; {told} {said(best, free)}")
 
 
 def _of_ranges(
@@ -267,8 +271,8 @@ def _parted(key: Columns, free: Sequence[str]) -> tuple[Sizes | None, object]:
     return (values if numbers and all(0 < value < 2**63 for value in values) else None), besides
 
 
-def _near(here: Sizes, there: Sizes) -> bool:
-    return all(1 / NEAREST_RATIO <= ratio <= NEAREST_RATIO for ratio in _ratios(here, there))
+def _near(here: Sizes, there: Sizes, within: float) -> bool:
+    return all(1 / within <= ratio <= within for ratio in _ratios(here, there))
 
 
 def _distance(here: Sizes, there: Sizes) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry
+from autotune.db.rated import rated
 from autotune.db.records import fields_text
 from autotune.device_rates import rates_of
 from autotune.errors import InputError, InvalidProblem
@@ -26,7 +27,7 @@ versions()  # read from the packages' metadata now, not in the first look-up of 
 
 Source = Literal["exact", "range", "nearest", "predicted", "default", "given", "pinned", "tuned"]
 """``range``: between two measured sizes; ``predicted`` by the rates of this kind of GPU, or by what other versions
-measured; ``default``: of a kind of machine of which no rates are known; ``given`` by the caller, ``pinned`` by
+measured; ``default``: where no rates are known, of a GPU the library's way; ``given`` by the caller, ``pinned`` by
 AUTOTUNE_PIN, ``tuned`` just now at a decorated kernel's launch.
 """
 
@@ -150,7 +151,7 @@ ones all that were slower than plain torch by 2 % and more were above it (2 H200
 
 def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regime = DEFAULT_REGIME) -> Found:
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
-    problem = task.problem
+    problem, task = task.problem, rated(task, lambda: entries)
     found.space.check_problem(task)
     if problem.is_invariant:
         return _for_all_sizes(found, task, entries, regime)
@@ -163,7 +164,7 @@ def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regim
         if served.of_other_versions is not None:
             told = f"{reason}; its config is taken until it is tuned again"
             return Found(served.of_other_versions.winner.config, "predicted", None, told)
-        return _untuned(found, task, reason)
+        return _untuned(found, task, reason, regime)
     lent, config = Found.of(served), served.entry.winner.config
     assert lent is not None
     if lent.source == "exact":
@@ -191,12 +192,19 @@ def _for_all_sizes(found: Workload, task: Task[Problem], entries: Entries, regim
         if entry.provenance == today and found.unservable(config, tuned, regime) is None:
             return Found(config, "exact", entry, "")
     reason = f"{UNTUNED}: one config for all sizes, made for {fields_text(family.problem.as_dict())}"
-    return _untuned(found, family, reason)
+    return _untuned(found, family, reason, regime)
 
 
-def _untuned(found: Workload, task: Task[Problem], reason: str) -> Found:
-    by_rates = found.by_rates and rates_of(task.machine) is not None
-    return Found(found.default_config(task), "predicted" if by_rates else "default", None, reason)
+def _untuned(found: Workload, task: Task[Problem], reason: str, regime: Regime) -> Found:
+    """By the rates of the kind of GPU; the library's way where these are unknown, and it is the same for all sizes."""
+    default, known = found.default_config(task), rates_of(task.machine) is not None
+    if found.by_rates and known:
+        return Found(default, "predicted", None, reason)
+    if found.by_rates and not task.machine.is_interpreter and not task.problem.is_invariant:
+        library = (each for each in found.baselines(task).values() if found.unservable(each, task, regime) is None)
+        reason += f"; the library's way, for nothing is tuned on a {task.machine.device} yet"
+        return Found(next(library, default), "default", None, reason)
+    return Found(default, "default", None, reason)
 
 
 @dataclass(frozen=True)

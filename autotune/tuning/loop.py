@@ -12,6 +12,7 @@ from functools import partial
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Lease, Provenance, Routed, Store, StudyRecord, TrialRecord, Winner
+from autotune.db.rated import rated
 from autotune.errors import StoreError
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
 from autotune.problem import Problem
@@ -85,6 +86,7 @@ def tune(
     run with its results so far; while waiting it raises KeyboardInterrupt. Raises GangError; StoreError,
     also where another process took the study over because this one's heartbeat had stopped: its result counts.
     """
+    task = rated(task, lambda: store.entries(workload.name, task.machine.device))
     key, provenance = CacheKey.of(task, regime), provenance or provenance_of(workload)
     size = workload.space.size(task)
     gang = over_sizes(gang, workload, task)

@@ -78,7 +78,7 @@ def test_every_door_gives_the_same_answer_at_sizes_that_nobody_measured(alone: N
     answers = [autotune.lookup(FOUND, each) for each in problems]
     modes = [str(each.config["mode"]) for each in answers]
     assert {each.source for each in answers} >= {"range", "nearest"} and len({*modes}) > 1
-    entries = {each.study_id: each for each in read_entries(default_database_url(), FOUND.name, LAPTOP.device).all}
+    entries = {each.study_id: each for each in read_entries(default_database_url(), FOUND.name, LAPTOP.device)}
     won = [str(entries[each.entry.study_id].winner.config["mode"]) for each in answers if each.entry is not None]
     replaced = [mode != other for mode, other in zip(modes, won, strict=True)]
     assert replaced == ["times the work needed" in each.reason for each in answers], "and nothing else is replaced"

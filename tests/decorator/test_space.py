@@ -80,8 +80,29 @@ def test_a_large_space_is_searched_within_its_trials() -> None:
     with Store.open() as store:
         (study,) = store.studies()
         trials = store.trials(study.id)
-    assert (len(trials), study.space_size, trials[0].source) == (9, 20, "listed")
+    assert (len(trials), study.space_size, trials[0].source) == (9, 20, "first")
     assert {trial.source for trial in trials[1:]} <= {"sampler", "surrogate", "random"}
+
+
+def test_at_another_key_a_search_begins_with_what_loses_least_at_those_around_it() -> None:
+    """What won at the nearest key is slow at the next one, whose winner is as good as it here."""
+    kernel, taking = copy(), dict[int, float]()
+    bench = Formula(lambda named: taking.get(named["BLOCK"], 3.0) + named["num_warps"] / 1000)
+
+    def launched(n: int, trials: int, **times: float) -> list[int]:
+        taking.clear()
+        taking.update({int(block[1:]): time for block, time in times.items()})
+        bench.launched.clear()
+        tuned = autotune.autotune(
+            space=BLOCKS, key=["n"], on_miss="tune", trials=trials, default={"BLOCK": 256, "num_warps": 8},
+            do_bench=bench, config_hook=bench.hook,
+        )(kernel)  # fmt: skip
+        tuned[grid](*tensors(), n)
+        return [each["BLOCK"] for each in bench.launched]
+
+    launched(128, 20, b32=1.0, b64=1.01)
+    launched(200, 20, b64=1.0, b32=2.0)
+    assert launched(150, 9, b64=1.0)[:3] == [64, 32, 256], "what is expected, then the default"
 
 
 def test_a_step_in_a_list_leads_to_what_is_most_alike_and_its_numbers_are_in_order() -> None:

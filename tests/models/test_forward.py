@@ -65,6 +65,11 @@ def test_a_router_is_as_long_as_the_launches_of_its_kernels() -> None:
         assert one - other == pytest.approx(3 * ROUTING * rates.launch)
 
 
+@pytest.fixture(autouse=True)
+def without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.models.promise.NCCL_GAP", 0.0)
+
+
 def problems() -> list[Problem]:
     (forward,) = forwards(MODEL, Plan(2, "fp16"), [DECODE])
     return [call.problem for call in forward.calls]
@@ -99,7 +104,10 @@ def test_each_gets_the_least_and_the_rest_goes_by_gain() -> None:
 def tuned(
     latency: Latency, baselines: dict[str, Latency], limits: dict[str, Latency] | None = None, verified: bool = False
 ) -> Any:  # fmt: skip
-    winner = SimpleNamespace(latency=latency, baselines=baselines, limits=limits or {}, verified=verified)
+    config = {"mode": "push"}
+    winner = SimpleNamespace(
+        config=config, latency=latency, baselines=baselines, limits=limits or {}, verified=verified
+    )
     return SimpleNamespace(winner=winner)
 
 
@@ -208,6 +216,26 @@ def test_the_library_gathers_once_for_several_gemms() -> None:
     (place,) = places(calls)
     alone = estimate(Task(one, H100))
     assert estimated(place, H100).before < alone.before + 2 * estimate(Task(other, H100)).before
+
+
+@pytest.mark.parametrize("mode", ["push", "bsp"])
+def test_in_a_captured_forward_nccls_kernels_cost_their_neighbours_once_a_collective(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (AllGatherGemm(m=256, n=n, k=512, world_size=2) for n in (512, 128))
+    entry = tuned(
+        latency_of(9.0), {"bsp": latency_of(40.0)}, {"all_gather": latency_of(30.0), "gemm": latency_of(10.0)}
+    )
+    entry.winner.config["mode"] = mode
+    calls = [Call("", one, 1, "qkv", 1), Call("", other, 2, "qkv", 1), Call("", problems()[0], 5)]
+    captured, eager = (
+        Measured(lambda problem: entry, H100, Regime.GRAPH, run) for run in (Regime.GRAPH, Regime.PIPELINED)
+    )
+    before = [(each.totals(calls).before.device, each.totals(calls).after.device) for each in (captured, eager)]
+    monkeypatch.setattr("autotune.models.promise.NCCL_GAP", 2.0)
+    after = [(each.totals(calls).before.device, each.totals(calls).after.device) for each in (captured, eager)]
+    more = [(one - first, other - second) for (one, other), (first, second) in zip(after, before, strict=True)]
+    assert more == [(pytest.approx(2.0 * 6), pytest.approx(2.0 * 8 * (mode == "bsp"))), (0.0, 0.0)]
 
 
 def test_where_ranks_have_all_tokens_the_library_gathers_none_for_experts_and_ours_their_results() -> None:

@@ -93,7 +93,7 @@ def test_a_new_winner_of_a_contexts_regime_reaches_it_only_when_it_is_asked_for(
         assert context.choose(problem).config == default, "calls and graphs that were set up keep their config"
         context.release()
         assert (context.choose(problem).source, context.choose(problem).config) == ("exact", other)
-        assert [each.winner.config for each in context.tuned(problem.workload).all] == [other]
+        assert [each.winner.config for each in context.tuned(problem.workload)] == [other]
 
 
 def test_without_gpu_and_interpreter_it_says_what_to_set(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

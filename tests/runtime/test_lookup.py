@@ -14,7 +14,8 @@ from fakes import EIGHT_GPUS, LAPTOP, begun, latency_of
 
 import autotune
 from autotune.config import Config
-from autotune.db import Store, TrialRecord, Winner
+from autotune.db import Roofline, Store, TrialRecord, Winner
+from autotune.device_rates import ON_H200
 from autotune.errors import InputError, InvalidProblem, StoreError, UnknownWorkload
 from autotune.kernels.all_gather_gemm.modes import Push
 from autotune.machine import Machine
@@ -45,12 +46,12 @@ def database(tmp_path: Path) -> Path:
 
 def keep(
     path: Path, config: Config, *, finish: bool = True, machine: Machine = EIGHT_GPUS, stale: Any = None,
-    regime: Regime = DEFAULT_REGIME, **fields: Any,
+    regime: Regime = DEFAULT_REGIME, roofline: Roofline | None = None, **fields: Any,
 ) -> int:  # fmt: skip
     with Store.open(path) as store:
         study = begun(store, FOUND, Task(problem(**fields), machine), regime, **(stale or {}))
         if finish:
-            store.finish(study.id, Winner(config, latency_of(100.0)))
+            store.finish(study.id, Winner(config, latency_of(100.0), roofline=roofline))
     return study.id
 
 
@@ -296,10 +297,38 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
             assert found.source == "nearest" and found.config["launch"] == "eager"
 
 
-def test_without_rates_of_the_gpu_the_untuned_config_is_a_default(database: Path) -> None:
-    unknown = dataclasses.replace(EIGHT_GPUS, device="GPU of next year", arch="sm_200")
-    machines = (EIGHT_GPUS, unknown, LAPTOP)
+UNKNOWN = dataclasses.replace(EIGHT_GPUS, device="GPU of next year", arch="sm_200")
+
+
+def test_on_a_gpu_whose_rates_nobody_knows_an_untuned_call_goes_to_the_library(database: Path) -> None:
+    machines = (EIGHT_GPUS, UNKNOWN, LAPTOP)
     assert [look(database, each).source for each in machines] == ["predicted", "default", "default"]
+    for name in names():
+        asked = workload(name).default_problem(EIGHT_GPUS, 8)
+        for regime in Regime:
+            found = lookup(name, asked, machine=UNKNOWN, url=str(database), regime=regime)
+            assert found.config in workload(name).baselines(Task(asked, UNKNOWN)).values(), name
+            assert workload(name).unservable(found.config, Task(asked, UNKNOWN), regime) is None
+
+
+@pytest.mark.parametrize("share", [0.97, 1.0, 1.03])
+def test_once_something_is_tuned_on_a_gpu_its_untuned_configs_follow_the_rates_that_were_measured(
+    database: Path, share: float
+) -> None:
+    """One of the same architecture gets what an H200 gets if it is as fast, and something else if its links are not."""
+
+    def of(machine: Machine) -> list[Config]:
+        forget_lookups()
+        return [look(database, machine, m=m).config for m in (64, 512, 1024, 3000, 16384)]
+
+    other = dataclasses.replace(EIGHT_GPUS, device="NVIDIA H20")
+    for rates in (ON_H200, {**ON_H200, "links": 0.1 * ON_H200["links"]}):
+        roofline = Roofline({name: share * rate for name, rate in rates.items()}, {"links": 1.0})
+        for machine in (other, UNKNOWN, EIGHT_GPUS):
+            keep(database, tuned(8), machine=machine, m=128, k=256, roofline=roofline)
+        assert (of(other) == of(EIGHT_GPUS)) is (rates is ON_H200)
+    assert look(database, UNKNOWN).source == "predicted"
+    assert look(database, UNKNOWN, world_size=4).config == LIBRARY, "nothing is known of the links of four"
 
 
 @pytest.mark.parametrize("defaults", ["", "1"])

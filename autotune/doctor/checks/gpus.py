@@ -59,7 +59,7 @@ def gpus(host: Host) -> Finding:
         return broken(told, mend)
     told += f" ({host.machine().arch})"
     if rates_of(host.machine()) is None:
-        return advice(told, "a GPU not known here: untuned configs follow Hopper's rates, so tune what you rely on")
+        return advice(told, "a GPU not known here: untuned calls go to the library until something is tuned on it")
     return fine(told)
 
 
