@@ -350,10 +350,10 @@ def _tiles_for_few_rows(task: Task[Any]) -> list[dict[str, int]]:
     at_once = machine.compute_units * max(1, machine.shared_memory // held)
     if programs_of(narrow, rows, columns) > at_once:
         return [flat, narrow, deep]
-    if fewer and not task.problem.scaled:
-        # Five stages won at 32 x 5120 x 25600, by 3 % (GEMM + all-reduce, 2 H200, 2026-11-30).
-        return [deep, {**deep, "num_stages": 5}, narrow, flat]
-    return [narrow, deep, flat]
+    if not fewer or task.problem.scaled:
+        return [narrow, deep, flat]
+    # Five stages won at 32 x 5120 x 25600, by 3 % (GEMM + all-reduce, 2 H200, 2026-11-30); with 16 rows they spill.
+    return [deep, *([{**deep, "num_stages": 5}] if block_m == 32 else []), narrow, flat]
 
 
 def _soonest_tiles(task: Task[Any], exchange: float = 0.0) -> list[tuple[dict[str, int], float]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from autotune.config import Config
 from autotune.db import TrialRecord
 from autotune.outcome import DEFAULT_REGIME, Evaluation, Latency, Outcome, Regime
-from autotune.ranks.evaluation import FEWEST, LONG_CALL, LONGEST, MeasurePlan
+from autotune.ranks.evaluation import FEWEST, LONGEST, MeasurePlan
 from autotune.rounds import log_ratios
 
 FINAL = "final"
@@ -35,6 +35,12 @@ ISOLATED_CALLS = 30
 BRIEFLY, FEW_ISOLATED_CALLS = 20e3, 8
 """The like where time is short: some 0.1 s a finalist and round instead of 0.3 (N=28672 K=4096, m=4 to 4096, 2 H100,
 2026-11-27).
+"""
+
+LONG_BRIEFLY = 250.0
+"""Microseconds of a call from which such a finalist runs at the clocks that last, too: GEMM + reduce-scatter of 2048 x
+5120 x 25600 by copies took 367 to 394 µs in short finals, from the start, and lost to 375; 346 to 368 in long ones (2
+H200, 2026-11-30).
 """
 
 CLOSE = 1.02
@@ -62,7 +68,7 @@ def finals_plan(
     """
     if brief and kind == "gpu":
         return MeasurePlan(
-            FEWEST, iterations, iterations, warm_from=LONG_CALL, measured=BRIEFLY, isolated=FEW_ISOLATED_CALLS,
+            FEWEST, iterations, iterations, warm_from=LONG_BRIEFLY, measured=BRIEFLY, isolated=FEW_ISOLATED_CALLS,
             regime=regime,
         )  # fmt: skip
     return MeasurePlan(

@@ -23,7 +23,7 @@ from autotune.kernels.gemm_all_reduce.problem import GemmAllReduce
 from autotune.kernels.gemm_all_reduce_norm.problem import GemmAllReduceNorm
 from autotune.machine import H100
 from autotune.models.architecture import architecture_of
-from autotune.models.forward import ROUTING, Call, Forward, Plan, Work, forwards, places
+from autotune.models.forward import ATTENTION, ROUTING, Call, Forward, Plan, Work, forwards, places
 from autotune.models.gains import BESIDE, estimate, estimated, expected_gains, rest, shares
 from autotune.models.promise import Measured, Promise, Sums
 from autotune.models.spans import kept, spans, to_search
@@ -45,11 +45,15 @@ def gemm(rows: int, columns: int, times: int, size: int, dtype: str) -> Work:
 def test_the_work_of_a_rank_that_communicates_nothing(dtype: str, size: int) -> None:
     plan = Plan(2, dtype, "row" if dtype == "fp8" else "none")
     decode, prefill = forwards(MODEL, plan, [DECODE, PREFILL])
-    assert decode.rest == tuple(gemm(DECODE, columns, times, size, dtype)
-                                for columns, times in ((384, 3), (2048, 3), (500, 1)))  # fmt: skip
-    attention, head = prefill.rest
-    assert attention == Work(2.0 * PREFILL**2 * 256 * 3, 4.0 * PREFILL * 256 * size * 3,
-                             "bf16" if dtype == "fp8" else dtype)  # fmt: skip
+    *gemms, small = decode.rest
+    assert gemms == [gemm(DECODE, columns, times, size, dtype)
+                     for columns, times in ((384, 3), (2048, 3), (500, 1))]  # fmt: skip
+    attention, head, elementwise = prefill.rest
+    unscaled, wide = ("bf16", 2) if dtype == "fp8" else (dtype, size)
+    assert attention == Work(2.0 * PREFILL**2 * 256 * 3 / ATTENTION, 4.0 * PREFILL * 256 * size * 3, unscaled)
+    assert small == Work(0.0, 3 * (8.0 * DECODE * 512 + 3.0 * DECODE * 1024) * wide, unscaled, 3 * 4)
+    norms, activations = 8.0 * PREFILL / 2 * 512, 3.0 * PREFILL * 1024
+    assert elementwise == Work(0.0, 3 * (norms + activations) * wide, unscaled, 3 * 3)
     assert head == gemm(1, 500, 1, size, dtype), "of the last token alone"
     assert prefill.calls[0].problem.workload == "all_gather_gemm", "from 128 tokens on"
 
@@ -57,7 +61,7 @@ def test_the_work_of_a_rank_that_communicates_nothing(dtype: str, size: int) -> 
 def test_a_router_is_as_long_as_the_launches_of_its_kernels() -> None:
     mixture = architecture_of({**LLAMA, **MIXTRAL})
     for tokens, rows in ((DECODE, DECODE), (PREFILL, PREFILL // 2)):
-        *_, router = forwards(mixture, Plan(2, "fp8", "row"), [tokens])[0].rest
+        *_, router, _ = forwards(mixture, Plan(2, "fp8", "row"), [tokens])[0].rest
         alone = gemm(rows, 8, 3, 2, "bf16")
         assert router == replace(alone, launches=ROUTING * 3), "the router is not quantised"
         rates = RATES["sm_90"]
