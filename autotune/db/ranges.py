@@ -52,7 +52,7 @@ def lost(winner: Winner, config: Config, regime: Regime) -> float | None:
     return max(0.0, math.log(took / winner.latency.bound.of(regime)))
 
 
-def soonest(near: Iterable[tuple[float, Entry]]) -> list[Entry]:
+def by_expected_loss(near: Iterable[tuple[float, Entry]]) -> list[Entry]:
     """The nearest entries, that one first whose winner is expected to lose least: what it loses at each of them, the
     mean of the logarithms, weighted by 1 / distance² (Shepard 1968). ``near``: with distances, the nearest first.
 

@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from autotune.agreement import Agreement
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance
-from autotune.db.ranges import soonest
+from autotune.db.ranges import by_expected_loss
 from autotune.decorator import keeping
 from autotune.decorator.candidates import Candidates, Spaced
 from autotune.decorator.key import Call, TuningKey, cache_key, call_of, origin_of, provenance_of
@@ -270,7 +270,7 @@ class Decider:
         """Winners at other keys, the most promising first, whatever their sizes."""
         sizes = [name for name, value in key.fields.items() if isinstance(value, int) and not isinstance(value, bool)]
         near = self._entries().near(key, self._provenance, sizes, within=math.inf)
-        return list(dict.fromkeys(entry.winner.config for entry in soonest(near)))[:STARTS]
+        return list(dict.fromkeys(entry.winner.config for entry in by_expected_loss(near)))[:STARTS]
 
     def forget(self) -> None:
         """Read the database again for the next key, also if it could not be used."""

@@ -118,6 +118,8 @@ class Measured:
     """The one tuned for, in which the compiler's pass compares ways."""
     run: Regime
     """The one in which a forward is run."""
+    gaps: bool = True
+    """With ``NCCL_GAP``; without it operators are compared, as the compiler's pass compares them."""
 
     def totals(self, calls: Iterable[Call]) -> Totals:
         before = after = limits = Sums()
@@ -166,7 +168,7 @@ class Measured:
         }
 
     def _judged(self, place: Place) -> list[Choice]:
-        return dataclasses.replace(self, run=self.regime)._ways(place)
+        return dataclasses.replace(self, run=self.regime, gaps=False)._ways(place)
 
     def times(self, call: Call) -> tuple[Sums, Sums] | None:
         """One call by the library, as such a forward calls it, and by the winner; None where it is not tuned.
@@ -201,7 +203,7 @@ class Measured:
             assert entry is not None and times is not None
             winner, part = entry.winner, slowest(entry.winner.limits)
             alone = self.run is Regime.GRAPH and isinstance(call.problem, GemmProblem | AllReduceNorm)
-            gap = Sums(NCCL_GAP if alone else 0.0)
+            gap = Sums(NCCL_GAP if alone and self.gaps else 0.0)
             library, ours = times[0] + gap, times[1] + (gap if winner.config["mode"] == "bsp" else Sums())
             beyond = 0.0 if part is None else max(0.0, winner.latency.median - winner.limits[part].median)
             before, after = before + library * call.count, after + ours * call.count

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Store, TrialRecord, Unread
-from autotune.db.ranges import NEIGHBOURS, Place, border, said, soonest
+from autotune.db.ranges import NEIGHBOURS, Place, border, by_expected_loss, said
 from autotune.db.records import HASHED, Columns, columns, entries_of, parted
 from autotune.errors import NoDatabase
 from autotune.forks import FORKS_WAIT, Lock
@@ -171,7 +171,7 @@ def serve(
     Range: of the next smaller and the next larger measured size, the one on whose side of their border the problem lies
     (``db/ranges.py``), in one of the dimensions ``free``: that in which they are closest. Nearest: the same key except
     for the dimensions ``free``, each within a factor of two; of the five with the smallest sum of log ratios, smaller
-    sizes first, the one whose winner is expected to lose least (``soonest``).
+    sizes first, the one whose winner is expected to lose least (``by_expected_loss``).
     """
     reason, other = UNTUNED, None
     for entry in sorted(entries.of(key), key=lambda entry: entry.provenance != provenance)[:1]:
@@ -189,7 +189,7 @@ def serve(
     around = list(islice(near, NEIGHBOURS))
     if not around:
         return Served(None, reason, of_other_versions=other)
-    best, (_, nearest) = soonest(around)[0], around[0]
+    best, (_, nearest) = by_expected_loss(around)[0], around[0]
     told = "nearest is" if best is nearest else f"the nearest, {said(nearest, free)}, loses more there than"
     return Served(best, f"{reason}; {told} {said(best, free)}")
 

@@ -151,10 +151,11 @@ ones all that were slower than plain torch by 2 % and more were above it (2 H200
 
 def choose(found: Workload, task: Task[Problem], entries: Entries, regime: Regime = DEFAULT_REGIME) -> Found:
     """The result for a problem among these entries; ``lookup`` takes all entries of a database."""
-    problem, task = task.problem, rated(task, lambda: entries)
+    problem = task.problem
     found.space.check_problem(task)
-    if problem.is_invariant:
+    if problem.is_invariant:  # whose bits no other result may change
         return _for_all_sizes(found, task, entries, regime)
+    task = rated(task, lambda: entries)
     served = serve(
         entries, CacheKey.of(task, regime), provenance_of(found), problem.free,
         lambda config: found.unservable(config, task, regime),
@@ -202,7 +203,8 @@ def _untuned(found: Workload, task: Task[Problem], reason: str, regime: Regime) 
         return Found(default, "predicted", None, reason)
     if found.by_rates and not task.machine.is_interpreter and not task.problem.is_invariant:
         library = (each for each in found.baselines(task).values() if found.unservable(each, task, regime) is None)
-        reason += f"; the library's way, for nothing is tuned on a {task.machine.device} yet"
+        kind = f"{task.problem.world_size} × {task.machine.device}"
+        reason += f"; the library's way, for of {kind} nothing is known until this operator is tuned on them"
         return Found(next(library, default), "default", None, reason)
     return Found(default, "default", None, reason)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from autotune.config import Config
 from autotune.db import CacheKey, Entry, Provenance, Winner
-from autotune.db.ranges import UNMEASURED, Place, border, soonest
+from autotune.db.ranges import UNMEASURED, Place, border, by_expected_loss
 from autotune.outcome import Latency, Regime
 from autotune.sizes import WIDEST
 
@@ -80,7 +80,7 @@ def test_of_the_nearest_winners_that_one_is_first_which_loses_least_in_the_weigh
         del beside[Config({"mode": own}).to_json()]
         winner = Winner(Config({"mode": own}), TIME, beside=beside)
         near.append((distance, Entry(KEY, SOURCES, winner, 1, datetime(2026, 1, 1, tzinfo=UTC), 1, 0, 1)))
-    found = [str(each.winner.config["mode"]) for each in soonest(near)]
+    found = [str(each.winner.config["mode"]) for each in by_expected_loss(near)]
 
     def loss(name: str) -> float:
         at = names.index(name)
