@@ -348,6 +348,13 @@ def test_an_untuned_invariant_problem_has_one_config_for_all_sizes_never_the_lib
         assert all(workload(name).space.violation(config, task) is None for config in found), name
 
 
+def test_an_invariant_problem_that_nothing_computes_here_is_refused(database: Path) -> None:
+    over_pcie = dataclasses.replace(EIGHT_GPUS, interconnect="pcie")
+    asked = workload("gemm_all_reduce").problem_type(m=16, n=8192, k=28672, world_size=2, wire="fp8", invariant=True)
+    with pytest.raises(InvalidProblem, match="no config gives the same bits"):
+        lookup("gemm_all_reduce", asked, machine=over_pcie, url=str(database))
+
+
 def test_an_invariant_entry_answers_for_every_size_the_newest_first_and_for_no_other_problem(database: Path) -> None:
     keep(database, tuned(8), m=4096, invariant=True)
     keep(database, tuned(16), m=8192, invariant=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from autotune.config import Config, in_turns
 from autotune.device_rates import Rates
-from autotune.errors import InvalidConfig
+from autotune.errors import InvalidConfig, InvalidProblem
 from autotune.kernels.launching.knobs import Knobs, LadderKnobs
 from autotune.problem import Problem
 from autotune.search_spaces import Constraint
@@ -170,11 +170,16 @@ class Modes(Generic[P]):
         return library or self._default(task).config()
 
     def _invariant_default(self, task: Task[P]) -> Config:
-        """The choice by arithmetic, unless that is the library; else the first valid config of any mode."""
+        """The choice by arithmetic, unless that is the library; else the first valid config of any mode. Raises
+        InvalidProblem where there is none, as over PCIe with ``wire=fp8``.
+        """
         tried = (each.config() for mode in self._tried for each in mode.first(task))
-        chosen = self._default(task).config()
-        found = self.space.first_valid(itertools.chain([chosen], tried), task)
-        return found or next(self.space.enumerate(task), chosen)
+        known = itertools.chain([self._default(task).config()], tried)
+        found = self.space.first_valid(known, task) or next(self.space.enumerate(task), None)
+        if found is None:
+            problem, device = task.problem, task.machine.device
+            raise InvalidProblem(f"{problem.workload} {problem} on {device}: no config gives the same bits here")
+        return found
 
     def first_configs(self, task: Task[P]) -> list[Config]:
         """The default, then a config of each mode in turn; all valid, each once, not many."""
