@@ -40,8 +40,8 @@ MEASURED = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 """GPUs for whose rates the rules of untuned configs were made."""
 
 ON_H200 = {"flops": 690e6, "memory": 4.14e6, "links": 362e3}
-"""What ranks measure on 2 H200 (2026-11-29), where ``RATES`` has what short calls reach: a GPU that they find twice as
-fast is twice as fast as these. Of 150 drawn problems at most one default changes if all three are off by 5 %.
+"""The rates of 2 H200 as ranks measure them, over long calls (2026-11-29); ``RATES`` has what short ones reach. Other
+GPUs' are taken in proportion. Of 150 drawn problems at most one default changes if all three are off by 5 %.
 """
 
 PCIE_LINKS = 50e3

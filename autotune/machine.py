@@ -41,7 +41,7 @@ class Machine:
     """
     warp_size: int = 32
     rates: tuple[tuple[str, float], ...] = ()
-    """What ranks have measured here, per microsecond, by name (``ranks/rates.py``); empty where nothing is known."""
+    """Rates per microsecond, by name, as ranks have measured them here (``ranks/rates.py``); empty where unknown."""
 
     @property
     def is_interpreter(self) -> bool:

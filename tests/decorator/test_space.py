@@ -85,7 +85,7 @@ def test_a_large_space_is_searched_within_its_trials() -> None:
 
 
 def test_at_another_key_a_search_begins_with_what_loses_least_at_those_around_it() -> None:
-    """What won at the nearest key is slow at the next one, whose winner is as good as it here."""
+    """The nearest key's winner is slow at the next one, and the next one's is as good as it at the nearest."""
     kernel, taking = copy(), dict[int, float]()
     bench = Formula(lambda named: taking.get(named["BLOCK"], 3.0) + named["num_warps"] / 1000)
 
