@@ -19,7 +19,6 @@ searched one. So a config that was measured at both ends serves up to the one wh
 it loses much.
 """
 
-
 NEIGHBOURS, CLOSEST = 5, 0.01
 """Measured problems that tell of one near them, and the distance below which they are all as close."""
 

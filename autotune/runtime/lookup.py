@@ -86,15 +86,15 @@ def lookup(
     The database is read once per workload and process, and once for each study that lends another config than its
     winner, then never again: ``forget_lookups`` starts afresh. Exact means the same problem, world size, device and
     interconnect, and the same sources, space and versions; any other entry is stale and not served. Nearest
-    means the same but for the problem's free dimensions (``free``), each within a factor of two, the smallest sum of
-    their log ratios, smaller sizes first; its config is checked against the space for the actual problem. Where it
-    would waste more of its work than where it was tuned (``Workload.waste``), the fastest other one of that study
-    stands in, if it was faster than the library there; else the library's way. Predicted is the config that a stale
-    entry of the same kernels and space has, and without one the config that the rates of a known kind of GPU choose
-    (``Workload.by_rates``); both without an entry. No database is no error; an unreadable
-    one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is not valid
-    for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not every one
-    multiplies fp8. An invariant problem gets one answer for all its sizes, see docs/operators.md.
+    means the same but for the problem's free dimensions (``free``), each within a factor of two, see ``serve``; its
+    config is checked against the space for the actual problem. Where it would waste more of its work than where it was
+    tuned (``Workload.waste``), the fastest other one of that study stands in, if it was faster than the library there;
+    else the library's way. Predicted is the config that a stale entry of the same kernels and space has, and without
+    one what the GPU's rates choose (``Workload.by_rates``), as its data sheet or an entry of as many ranks has them;
+    the default, on a GPU without rates, is the library's way; all without an entry. No database is no error; an
+    unreadable one raises StoreError. AUTOTUNE_PIN and AUTOTUNE_DEFAULTS come before all of it; a pinned config that is
+    not valid for the problem raises InvalidConfig. Raises InvalidProblem where this machine cannot run the problem: not
+    every one multiplies fp8. An invariant problem gets one answer for all its sizes, see docs/operators.md.
     """
     with FORKS_WAIT:  # a workload's modules, torch and SQLAlchemy's are imported by a first one
         url, found = url or default_database_url(), workload_for(name, problem)
@@ -106,7 +106,7 @@ def lookup(
         answer = _ANSWERS.get(asked)
         if answer is None:
             with LOCK.held:
-                answer = by_environment(found, task) or choose(
+                answer = by_environment(found, task, known_regime) or choose(
                     found, task, read_entries(url, found.name, task.machine.device), known_regime
                 )
                 _ANSWERS[asked] = answer
@@ -133,13 +133,13 @@ def forget_lookups() -> None:
         _ANSWERS.clear()
 
 
-def by_environment(found: Workload, task: Task[Problem]) -> Found | None:
+def by_environment(found: Workload, task: Task[Problem], regime: Regime) -> Found | None:
     """The config that AUTOTUNE_PIN or AUTOTUNE_DEFAULTS asks for, so that two runs differ in one thing."""
     text = pinned(found.name)
     if text is not None:
         return Found(found.written(text, task), "pinned", None, f"{PIN.name} says {text}")
     if DEFAULTS.value():
-        return Found(found.default_config(task), "default", None, BY_DEFAULTS)
+        return Found(_untuned(found, task, "", regime).config, "default", None, BY_DEFAULTS)
     return None
 
 
@@ -198,14 +198,14 @@ def _for_all_sizes(found: Workload, task: Task[Problem], entries: Entries, regim
 
 def _untuned(found: Workload, task: Task[Problem], reason: str, regime: Regime) -> Found:
     """By the rates of the kind of GPU; the library's way where these are unknown, and it is the same for all sizes."""
-    default, known = found.default_config(task), rates_of(task.machine) is not None
-    if found.by_rates and known:
+    default, machine, problem = found.default_config(task), task.machine, task.problem
+    if found.by_rates and rates_of(machine) is not None:
         return Found(default, "predicted", None, reason)
-    if found.by_rates and not task.machine.is_interpreter and not task.problem.is_invariant:
+    if found.by_rates and not machine.is_interpreter and not problem.is_invariant:
         library = (each for each in found.baselines(task).values() if found.unservable(each, task, regime) is None)
-        kind = f"{task.problem.world_size} × {task.machine.device}"
+        kind = f"{problem.world_size} × {machine.device}"
         reason += f"; the library's way, for of {kind} nothing is known until this operator is tuned on them"
-        return Found(next(library, default), "default", None, reason)
+        default = next(library, default)
     return Found(default, "default", None, reason)
 
 

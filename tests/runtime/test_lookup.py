@@ -300,9 +300,13 @@ def test_a_graph_of_the_library_s_calls_is_served_to_callers_who_capture_alone(d
 UNKNOWN = dataclasses.replace(EIGHT_GPUS, device="GPU of next year", arch="sm_200")
 
 
-def test_on_a_gpu_whose_rates_nobody_knows_an_untuned_call_goes_to_the_library(database: Path) -> None:
-    machines = (EIGHT_GPUS, UNKNOWN, LAPTOP)
-    assert [look(database, each).source for each in machines] == ["predicted", "default", "default"]
+@pytest.mark.parametrize("defaults", ["", "1"])
+def test_on_a_gpu_whose_rates_nobody_knows_an_untuned_call_goes_to_the_library(
+    defaults: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_DEFAULTS", defaults)
+    sources = [look(database, each).source for each in (EIGHT_GPUS, UNKNOWN, LAPTOP)]
+    assert sources == ["default" if defaults else "predicted", "default", "default"]
     for name in names():
         asked = workload(name).default_problem(EIGHT_GPUS, 8)
         for regime in Regime:
