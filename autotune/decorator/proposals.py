@@ -67,10 +67,9 @@ class Proposals:
         self, task: KernelTask, listed: Sequence[Config], space: Space | None, size: int,
         accepts: Callable[[Config], bool], watch: Watch,
     ) -> None:  # fmt: skip
-        """``listed`` is tried in this order; a ``space`` is searched after what is expected of it and the first of
-        them.
-
-        ``accepts`` may refuse configs, those that the store has too; ``size`` is the number of all configs.
+        """``listed`` is tried in this order; the search of a ``space`` begins with the task's expected configs and the
+        first of the list. ``accepts`` may refuse configs, those that the store has too; ``size`` is the number of all
+        configs.
         """
         self._task, self._accepts = task, accepts
         self._evaluations: dict[Config, Evaluation] = {}
@@ -143,9 +142,8 @@ class Proposals:
         best = min(self._evaluations, key=lambda config: _rank(self._evaluations[config]))
         evaluation = self._evaluations[best]
         if evaluation.latency is not None:
-            timed = {config: each.latency.median for config, each in self._evaluations.items() if each.latency}
-            del timed[best]
-            beside = {config.to_json(): took for config, took in timed.items()}
+            others = ((config, each.latency) for config, each in self._evaluations.items() if config != best)
+            beside = {config.to_json(): latency.median for config, latency in others if latency is not None}
             winner = Winner(best, evaluation.latency, beside=beside)
             self._write(lambda store, study: store.finish(study, winner, self._lease))
         return best, evaluation

@@ -102,6 +102,8 @@ def test_between_two_sizes_the_nearer_one_decides_as_in_a_look_up(study: Study) 
         (1, 1, "push", "range"), (2, 2, "push", "nearest"), (8, 15, "push", "nearest"), (16, 32, "push", "range"),
         (33, 64, "pull", "range"), (65, 128, "pull", "nearest"),
     ]  # fmt: skip
+    told_of = [crossover.borders("m", each) for each in (near, far, far[:2])]
+    assert told_of == ["Fastest: push up to m=181, then pull", "Fastest: push up to m=32, then pull", ""]
     rows = crossover.served("m", far).rows
     assert [row[:4] for row in rows if row[3] == "the default"] == [["3", "7", "", "the default"]]
     assert next(row for row in rows if row[0] == "16")[4:] == ["m=16", crossover.speedup_text(ranges(far)[3])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from autotune.report import draw
 from autotune.report.draw import GREY
@@ -54,10 +55,11 @@ def claimed(name: str, points: Sequence[Point]) -> str:
 
 def borders(name: str, points: Sequence[Point]) -> str:
     """``Fastest: push up to m=181, then pull``, with the borders of look-ups; empty where one mode wins everywhere."""
-    served = [each for each in ranges(points) if each.source != NEAREST]
-    modes = [mode_name(points[0].result.key, each.mode) for each in served]
-    told = [f"{mode} up to {plain(name)}={each.last}" for mode, each in zip(modes, served[:-1], strict=False)]
-    return f"Fastest: {', then '.join([*told, modes[-1]])}" if told else ""
+    served = (each for each in ranges(points) if each.source != NEAREST)
+    runs = groupby(served, key=lambda each: mode_name(points[0].result.key, each.mode))
+    modes = [(mode, list(run)[-1].last) for mode, run in runs]
+    told = [f"{mode} up to {plain(name)}={last}" for mode, last in modes[:-1]]
+    return f"Fastest: {', then '.join([*told, modes[-1][0]])}" if told else ""
 
 
 def colours_of(points: Sequence[Point]) -> dict[str, str]:
